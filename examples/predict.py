@@ -25,6 +25,7 @@ import transformers
 from hf_domain.comparison.results import find_winner
 from hf_domain.safe_io import explain_full_disk, write_text
 from hf_domain.training.arguments import OneLineParser, find_damage
+from hf_domain.training.calls import name_flags
 from hf_domain.training.ensembles import predict_together
 
 
@@ -83,18 +84,19 @@ def main() -> None:
     if not args.verbose:
         transformers.utils.logging.disable_progress_bar()  # for loading weights
         datasets.disable_progress_bars()
-    rows = predict_together(
-        models,
-        args.file,
-        datastore=args.datastore,
-        num_passages=args.num_passages,
-        labeled_texts=args.labeled_file,
-        text_columns=args.text_column_names,
-        max_seq_length=args.max_seq_length,
-        batch_size=args.batch_size,
-        progress=args.verbose,
-        trust_remote_code=args.trust_remote_code,
-    )
+    with name_flags():
+        rows = predict_together(
+            models,
+            args.file,
+            datastore=args.datastore,
+            num_passages=args.num_passages,
+            labeled_texts=args.labeled_file,
+            text_columns=args.text_column_names,
+            max_seq_length=args.max_seq_length,
+            batch_size=args.batch_size,
+            progress=args.verbose,
+            trust_remote_code=args.trust_remote_code,
+        )
     if output_file and output_file.suffix == ".csv":
         text = format_csv(rows)
     else:

@@ -21,7 +21,7 @@ from hf_domain.data.columns import check_columns, find_text_columns
 from hf_domain.data.files import check_held_out, load_files
 from hf_domain.safe_io import write_json, write_text
 from hf_domain.tasks.classification import choose_thresholds, decode_logits, encode_labels, name_predictions
-from hf_domain.tasks.labels import read_labels
+from hf_domain.tasks.labels import hide_unknown, name_multi_hot, read_labels
 from hf_domain.tasks.metrics import compute_class_metrics, compute_entity_metrics
 from hf_domain.tasks.outputs import LABELS, TAGS, format_labels, format_tags, list_predicted
 from hf_domain.tasks.token_classification import check_tags, prepare_for_words
@@ -86,8 +86,9 @@ def run(args: Arguments) -> None:
 
 def probe_texts(args, splits, **options):
     column = args.label_column_name
-    check_columns(splits, [column], optional_in_test=column)
+    check_columns(splits, [column], "--label_column_name", column)
     text_columns = find_text_columns(splits["train"], args.text_column_names, label_column=column)
+    splits = name_multi_hot(hide_unknown(splits, column), column)
     problem_type, names, ids = read_labels(splits, column, args.do_regression, None, partial(locate_example, args))
     splits = limit_splits(splits, args)  # then: a rare label of the test file may have none of the first examples
 

@@ -129,7 +129,7 @@ def load_task(args, training_args):
         splits = DatasetDict({split: Dataset.from_list(each) for split, each in rows.items()})
         return RetrievalTask(load_texts(corpus)), limit_splits(splits, args)
     splits = DatasetDict({split: load_files(file) for split, file in files.items()})
-    check_columns(splits, [args.label_column_name])
+    check_columns(splits, [args.label_column_name], "--label_column_name")
     locate = partial(locate_example, args)
     check_scores(splits, args.label_column_name, locate)
     columns = find_split_columns(splits, args.label_column_name, args.text_column_names, locate)

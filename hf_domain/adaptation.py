@@ -12,12 +12,19 @@ from hf_domain.hub import check_license
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
-from hf_domain.training.calls import describe_call
+from hf_domain.training.calls import describe_call, name_arguments
 from hf_domain.training.options import TrainingOptions, check_names
 from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
 from hf_domain.training.run import start_run
 
 
+@name_arguments(
+    train_file="corpus",
+    validation_file="validation_data",
+    general_validation_file="general_validation_data",
+    memory_name_or_path="memory",
+    per_device_train_batch_size="batch_size",
+)
 def adapt(
     encoder: str | os.PathLike,
     corpus: Rows | DatasetDict | IterableDatasetDict,

@@ -20,7 +20,7 @@ from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder, read_json
 from hf_domain.tasks import find_kind
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
-from hf_domain.training.calls import describe_call, show_call
+from hf_domain.training.calls import describe_call, name_arguments, show_call
 from hf_domain.training.fine_tuning import run_fine_tuning
 from hf_domain.training.learning_rate import run_at_best_rate
 from hf_domain.training.options import FineTuningOptions, check_names
@@ -32,6 +32,12 @@ ROOM = "_data"  # a run never pushes a folder whose name begins with _
 DATA = f"{ROOM}/{ONLY_TASK}"
 
 
+# Arguments of `fine_tune` by the flags that mean them, for errors.
+NAMES = {"text_column_names": "text_columns", "text_column_name": "text_columns", "label_column_name": "label_column"}
+NAMES |= {"memory_name_or_path": "memory", "learning_rates": "learning_rate"}
+NAMES |= {f"{split}_file": f"the split {split}" for split in SPLITS}
+
+
 class FineTuned(NamedTuple):
     """A model of a task, with what it scored."""
 
@@ -41,6 +47,7 @@ class FineTuned(NamedTuple):
     """Scores of validation (`eval_...`) and test (`predict_...`), those of the majority baseline, and costs."""
 
 
+@name_arguments(**NAMES)
 def fine_tune(
     model: str | os.PathLike | PreTrainedModel,
     task: TaskData | Rows,
@@ -53,6 +60,7 @@ def fine_tune(
     num_passages: int | None = None,
     text_columns: str | None = None,
     label_column: str | None = None,
+    class_names: Sequence[str] | None = None,
     max_seq_length: int | None = None,
     num_train_epochs: float = 3.0,
     learning_rate: float | Sequence[float] | None = None,
@@ -82,9 +90,11 @@ def fine_tune(
         method: `gmap` lets the model read the encoder `memory`; `rada` passages of `datastore`.
         num_passages: Number of passages to retrieve for a row; `predict` retrieves as many. Default: 10, or the number
             of the model's earlier fine-tuning.
-        text_columns: Columns that a classifier reads, one or two as first,second. Default: a known pair, `text`, or the
-            only column.
-        label_column: Default: `label`, or `tags` for words.
+        text_columns: Columns that a classifier reads, one or two as first,second. Default: `text`, a known pair,
+            `sentence`, or the only column; all others are ignored and logged. Of words: `tokens` or `words`.
+        label_column: Default: `label` or `labels`; for words `tags` or `ner_tags`.
+        class_names: Names of the labels, if each label is a list of 0 and 1, one for each of them. Default: as the
+            dataset declares them, or 0, 1, 2, ...
         max_seq_length: Maximum number of tokens of a row. Default: 128 for classification, 384 for question answering,
             and the model's limit for words.
         learning_rate: Default: chosen by the width of the encoder. With several, the model is trained with each, and
@@ -132,6 +142,7 @@ def fine_tune(
         given: dict[str, Any] = {
             "text_column_name" if "text_column_name" in known else "text_column_names": text_columns,
             "label_column_name": label_column,
+            "class_names": class_names and [*class_names],
             "max_seq_length": max_seq_length,
             "class_weights": None if class_weights == "none" else class_weights,
             "data_license": data_license,

@@ -36,6 +36,7 @@ from hf_domain.methods.stock_models import match_tokenizer
 from hf_domain.tasks import find_kind_of_model
 from hf_domain.tasks.classification import find_vote
 from hf_domain.tasks.vote import NEW, NearestVote, join_columns, load_labeled
+from hf_domain.training.calls import name_arguments
 from hf_domain.training.task_trainer import map_splits
 from hf_domain.training.terminal import show_bars
 
@@ -79,6 +80,7 @@ def predict(
     token: str | None = None,
     trust_remote_code: bool = False,
 ) -> Dataset: ...
+@name_arguments(text_column_names="text_columns", label_column_name="label_column", labeled_file="labeled_texts")
 def predict(
     model: str | os.PathLike | PreTrainedModel,
     data: Rows | Splits,
@@ -150,7 +152,7 @@ def predict(
     if appended is not None and datastore is None:
         raise ValueError(
             f"{network.name_or_path} was trained with the best passage appended to each text, and must have the "
-            "datastore of these passages, but none is given. Add it (--datastore)."
+            "datastore of these passages, but none is given. Add it as --datastore."
         )
     voters = load_voters(labeled_texts, network)
     trained = appended or getattr(network.config, "trained_length", None)
@@ -161,7 +163,7 @@ def predict(
     memory = load_memory_reader(network, None, token=token)
 
     def label(rows: Dataset) -> Dataset:
-        kind = kind_class(kind_class.arguments(max_seq_length=length))  # type: ignore[call-arg]
+        kind = kind_class(kind_class.arguments(max_seq_length=length))
         kind.use(tokenizer)
         rows = kind.prepare(rows, text_columns or find_trained_columns(rows, network.config), network.config)
         splits, columns = DatasetDict(test=rows), kind.text_columns
@@ -182,6 +184,7 @@ def predict(
                 dataloader_pin_memory=torch.cuda.is_available(),  # without a GPU, torch warns about it
             )
             inputs: Any = (read := map_splits(splits, kind.tokenize, args, kind.args))
+            kind.check_examples("test", rows, read["test"])
             collator: Any = kind.collator_class(tokenizer)
             if memory is not None:
                 inputs = memory.add_inputs(read, splits, kind.tokenize, args, kind.args)
@@ -213,7 +216,7 @@ def load_voters(labeled_texts: Rows | None, network: Any) -> Dataset | None:
     if vote and labeled_texts is None:
         raise ValueError(
             f"{network.name_or_path} was trained with a vote of the nearest texts, and must have labeled texts, but "
-            "none are given. Add those of its training (--labeled_file)."
+            "none are given. Add those of its training as --labeled_file."
         )
     if not trained and labeled_texts is not None:
         raise ValueError(

@@ -155,7 +155,7 @@ def test_passages_are_read(encoder, tmp_path):
     assert type(model).__name__ == "RadaForMaskedLM" and model.config.passage_encoder == "frozen"
     assert any(weight.any() for weight in model.model.interface.output.parameters())  # zeros before the first step
     assert "| passages | 2 |" in (tmp_path / "adapted" / "README.md").read_text()
-    with pytest.raises(ValueError, match="rada needs a --datastore, but none is given"):
+    with pytest.raises(ValueError, match="method rada needs a datastore, but none is given"):
         hf_domain.adapt(encoder, SENTENCES * 40, "rada", output_dir=tmp_path / "other", **OPTIONS)
 
 

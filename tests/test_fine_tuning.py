@@ -176,8 +176,21 @@ def test_a_choice_of_rates_gives_each_warning_once(encoder, tmp_path, capsys):
     assert overlap < trial < shown.index("Learning rate 3e-09") < verdict
 
 
+def test_errors_name_arguments_of_python(encoder, tmp_path):
+    """Not flags, and no command line."""
+    rows, options = make_rows(), QUICK | {"output_dir": tmp_path / "task"}
+    for given, message in (
+        ({"text_columns": "body"}, r"text_columns must name columns of the data \(text, label\), but names body"),
+        ({"label_column": "topic"}, "must have the column topic, .* or name another with label_column"),
+        ({"nearest_vote": True}, "nearest_vote needs validation texts, .* Add the split validation"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            hf_domain.fine_tune(encoder, {"train": rows}, **given, **options)
+        assert "--" not in str(caught.value) and "command" not in str(caught.value)
+
+
 def test_rates_need_a_validation(encoder, tmp_path):
-    with pytest.raises(ValueError, match="--learning_rates needs --do_train, --do_eval and validation data"):
+    with pytest.raises(ValueError, match="learning_rate needs do_train, do_eval and validation data"):
         options = {"learning_rate": [1e-3, 1e-4], **QUICK}
         hf_domain.fine_tune(encoder, {"train": make_rows()}, output_dir=tmp_path / "task", **options)
 

@@ -314,7 +314,7 @@ def test_labeled_texts_vote(save, tmp_path, monkeypatch, capsys, caplog):
     main()
     assert sum(line.startswith("{") for line in capsys.readouterr().out.splitlines()) == 4
 
-    with pytest.raises(ValueError, match=r"must have labeled texts, but none are given. .* \(--labeled_file\)"):
+    with pytest.raises(ValueError, match=r"must have labeled texts, but none are given. .* as labeled_texts"):
         predict(folder, ["a cat"])
     with pytest.raises(ValueError, match="must have the column topic, as in the training, but have text, label"):
         predict(folder, ["a cat"], labeled_texts=labeled.rename_column("topic", "label"))
@@ -331,7 +331,7 @@ def test_labeled_texts_vote(save, tmp_path, monkeypatch, capsys, caplog):
     assert alone[:] == predict(folder, ["cats or a dog"])[:] and "The labeled texts do not vote" in caplog.text
     model.config.nearest_vote = None
     model.save_pretrained(folder)
-    with pytest.raises(ValueError, match="labeled texts need a model that was trained with --nearest_vote"):
+    with pytest.raises(ValueError, match="labeled texts need a model that was trained with nearest_vote"):
         predict(folder, ["a cat"], labeled_texts=labeled)
 
 

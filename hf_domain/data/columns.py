@@ -42,26 +42,30 @@ def find_text_columns(
     label_column: str | None = None,
     option: str = "--text_column_names",
 ) -> list[str]:
-    """Return the one or two columns of text that a task reads.
+    """Return the one or two columns of text that a task reads; known names win over all others.
 
     Args:
         dataset: One split of the task, or a value of each column.
-        names: One column, or two as first,second. Default: a pair of `PAIRS`, `text`, or the only column of text.
+        names: One column, or two as first,second. Default: `text`, a pair of `PAIRS`, `sentence`, or the only column of
+            text.
         label_column: Column that is never text.
         option: Flag that names the columns, for errors.
 
     Raises:
-        ValueError: A named column is missing or has no text. Or no column is named, and the choice is unclear or would
-            leave a column of text unread.
+        ValueError: A named column is missing or has no text. Or no column is named, and the choice is unclear.
     """
     if names is not None:
         return check_text_columns(dataset, names, option)
-    candidates = list_text_columns(dataset, label_column)
-    columns = choose_text_columns(candidates)
-    unread = [name for name in candidates if name not in columns]
-    if not columns or unread:
-        raise _refuse(dataset, columns, unread, option)
+    columns = choose_text_columns(list_text_columns(dataset, label_column))
+    if not columns:
+        raise _refuse(dataset, list_text_columns(dataset, label_column), option)
     return columns
+
+
+def describe_columns(dataset: Data, columns: Sequence[str], label_column: str | None = None) -> str:
+    """Say which columns of text are read, and which are ignored."""
+    ignored = ", ".join(name for name in list_text_columns(dataset, label_column) if name not in columns)
+    return f"Columns of text: {' + '.join(columns)}{ignored and f'; ignored: {ignored}'}"
 
 
 def find_split_columns(
@@ -75,28 +79,32 @@ def find_split_columns(
         locate: Returns where an example is, for errors.
 
     Raises:
-        ValueError: A split lacks a column or has another column of text, or an example has no text. See also
+        ValueError: A split lacks a column or would be read differently, or an example has no text. See also
             `find_text_columns`.
     """
-    train = next(iter(splits))
-    columns = find_text_columns(splits[train], names, label_column=label_column)
-    check_columns(splits, columns)
+    first = next(iter(splits))
+    columns = find_text_columns(splits[first], names, label_column=label_column)
+    check_columns(splits, columns, "--text_column_names")
     for split, dataset in splits.items():
-        if names is None and (unread := set(list_text_columns(dataset, label_column)) - set(columns)):
+        own = choose_text_columns(list_text_columns(dataset, label_column))
+        if names is None and not {*own} <= {*columns}:
             raise ValueError(
-                f"all splits must have the same columns of text, but {split} has {', '.join(sorted(unread))} beside "
-                f"{', '.join(columns)}. Drop the column, or name the columns to read with --text_column_names."
+                f"all splits must have the same columns of text, but {split} has {', '.join(own)}, and {first} has "
+                f"{', '.join(columns)}. Drop a column, or name the columns to read with --text_column_names."
             )
     check_texts(splits, columns, locate)
     warn_of_shared_rows(splits, columns)
-    logger.info(f"Columns of text: {' + '.join(columns)}")
+    logger.info(describe_columns(splits[first], columns, label_column))
     return columns
 
 
-def check_columns(splits: Mapping[str, Dataset], columns: list[str], optional_in_test: str | None = None) -> None:
+def check_columns(
+    splits: Mapping[str, Dataset], columns: list[str], option: str = "", optional_in_test: str | None = None
+) -> None:
     """Raise a ValueError unless every split has the columns.
 
     Args:
+        option: Flag that names the column, for errors.
         optional_in_test: Column that the test split may lack, such as the labels.
     """
     for split, dataset in splits.items():
@@ -104,8 +112,13 @@ def check_columns(splits: Mapping[str, Dataset], columns: list[str], optional_in
             if column not in dataset.column_names and not (split == "test" and column == optional_in_test):
                 raise ValueError(
                     f"the split {split} must have the column {column}, but has {', '.join(dataset.column_names)}. "
-                    "Rename a column, or name the right one on the command line."
+                    f"Rename a column{f', or name another with {option}' if option else ''}."
                 )
+
+
+def choose_column(dataset: Dataset, names: Sequence[str]) -> str:
+    """Return the first of some names that is a column; the first of all if none is."""
+    return next((name for name in names if name in dataset.column_names), names[0])
 
 
 def check_texts(splits: Mapping[str, Dataset], columns: Sequence[str], locate: Locate = name_example) -> None:
@@ -156,14 +169,9 @@ def find_document_columns(dataset: Data, names: str | None = None, *, option: st
     """
     if names is not None:
         return check_text_columns(dataset, names, option)
-    candidates = list_text_columns(dataset)
-    columns = choose_text_columns(candidates)
-    unread = [name for name in candidates if name not in columns]
-    if not columns:
-        raise _refuse(dataset, columns, unread, option)
+    columns = find_text_columns(dataset, option=option)
     if [*_list_kinds(dataset)] != ["text"]:  # the only column of a .txt file
-        left_out = f"; ignored: {', '.join(unread)}" if unread else ""
-        logger.info(f"Columns of text: {' + '.join(columns)}{left_out}")
+        logger.info(describe_columns(dataset, columns))
     return columns
 
 
@@ -194,12 +202,12 @@ def check_text_columns(dataset: Data, names: str, option: str) -> list[str]:
 
 
 def choose_text_columns(candidates: Sequence[str]) -> list[str]:
-    """Return the columns to read by their names: a pair of `PAIRS`, `text`, or the only column; otherwise none."""
+    """Return the columns to read by their names: `text`, a pair, `sentence`, or the only column; otherwise none."""
     if "text" in candidates and "text_pair" not in candidates:
         return ["text"]
-    for pair in PAIRS:
-        if set(pair) <= set(candidates):
-            return list(pair)
+    for known in (*PAIRS, ("sentence",)):
+        if set(known) <= set(candidates):
+            return list(known)
     return list(candidates) if len(candidates) == 1 else []
 
 
@@ -226,16 +234,14 @@ def _describe(kind: Any) -> str:
     return kind.dtype if isinstance(kind, Value) else repr(kind)
 
 
-def _refuse(dataset: Data, columns: list[str], unread: list[str], option: str) -> ValueError:
-    if not columns and not unread:
+def _refuse(dataset: Data, candidates: list[str], option: str) -> ValueError:
+    if not candidates:
         kinds = [f"{name} ({_describe(kind)})" for name, kind in _list_kinds(dataset).items()]
         return ValueError(
             f"the data must have a column of text, but none of {', '.join(kinds)} is text. Name the column with "
             f"{option}, or write its values as text."
         )
-    example = ",".join([*columns, *unread][:2])
-    would = f"reading {' + '.join(columns)} leaves out " if columns else "the choice is unclear: "
     return ValueError(
-        f"all columns of text except labels and ids must be read, but {would}{', '.join(unread)}. "
-        f"Name one or two columns to read: {option} {example}."
+        f"one column of text, or a pair with known names, must be read, but the choice is unclear: "
+        f"{', '.join(candidates)}. Name one or two columns to read: {option} {candidates[0]}."
     )

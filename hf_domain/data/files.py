@@ -24,6 +24,7 @@ from fsspec.core import has_magic
 from tqdm.auto import tqdm
 
 from hf_domain.data.csv_files import QUOTE_IT, Form, Table, check_table, find_separator, open_bytes, read_cells
+from hf_domain.data.squad import read_squad
 from hf_domain.data.tables import Rows, find_paths, has_splits, join_rows, make_dataset
 from hf_domain.safe_io import is_url, open_url
 
@@ -116,11 +117,11 @@ def load_files(
             with more or fewer cells than its header, or a stray quote that would swallow rows.
     """
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    if any(map(is_saved, patterns)):
-        return _load_saved(patterns, streaming)
     files = find_files(patterns)
     if not files:
         raise FileNotFoundError("data must be at least one file, but no file is given")
+    if (special := _load_special(patterns, files, streaming)) is not None:
+        return special
     builders = {file: _get_builder(file) for file in files}
     if len(set(builders.values())) > 1:
         raise ValueError(f"all files of a dataset must have one format, but they have {builders}. Convert them to one.")
@@ -154,6 +155,32 @@ def load_files(
             "Write the file again as .jsonl."
         )
     return rows
+
+
+def _load_special(patterns: Sequence[str], files: Sequence[str], streaming: bool) -> Dataset | IterableDataset | None:
+    """Return a folder of `save_to_disk`, or the questions of files in SQuAD's nested form; None for other files."""
+    if any(map(is_saved, patterns)):
+        return _load_saved(patterns, streaming)
+    nested = [_read_squad(file) for file in files]
+    if not any(nested):
+        return None
+    if None in nested:
+        raise ValueError(
+            f"all files of a dataset must have one form, but only some of {', '.join(files)} are nested as SQuAD."
+        )
+    questions = Dataset.from_list([row for rows in nested for row in rows or []])
+    return questions.to_iterable_dataset() if streaming else questions
+
+
+def _read_squad(file: str) -> list[dict[str, Any]] | None:
+    """Return the questions of a .json file in SQuAD's nested form; None for any other file."""
+    if _get_suffix(file) != ".json":
+        return None
+    try:
+        with open_bytes(file) as content:
+            return read_squad(content.read().removeprefix(BOM_UTF8))
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return None  # the check reports it
 
 
 def _check_files(files: Sequence[str], content: Any) -> int:
@@ -354,6 +381,9 @@ def _list_places(file: str) -> Iterator[str]:
     if _get_builder(file) == "csv":
         cells = read_cells(file, check_table(file).form)
         yield from (f"line {line} of {file}" for line, _ in islice(cells, 1, None))
+        return
+    if (questions := _read_squad(file)) is not None:
+        yield from (f"question {row['id']} of {file}" for row in questions)
         return
     with open_bytes(file) as lines:
         if _is_array(file, lines):

@@ -125,8 +125,11 @@ def _read_rows(items: Iterable[Any], name: str) -> Iterator[Mapping[str, Any]]:
     for number, item in enumerate(items):
         if isinstance(item, os.PathLike):
             raise TypeError(f"{name} must not mix paths with texts or rows, but item {number} is the path {item}")
+        if isinstance(item, (list, tuple)) and all(isinstance(word, str) for word in item):
+            yield {"tokens": [*item]}
+            continue
         if not isinstance(item, (str, Mapping)):
-            raise TypeError(f"{name} must contain texts or rows, but item {number} is {item!r}")
+            raise TypeError(f"{name} must contain texts, lists of words or rows, but item {number} is {item!r}")
         yield {"text": item} if isinstance(item, str) else item
 
 

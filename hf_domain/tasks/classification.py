@@ -21,6 +21,8 @@ from hf_domain.checks import check_predictions
 from hf_domain.data.columns import (
     Locate,
     check_columns,
+    choose_column,
+    describe_columns,
     find_split_columns,
     find_text_columns,
     name_example,
@@ -33,13 +35,16 @@ from hf_domain.tasks.labels import (
     check_variety,
     draw_validation,
     find_ids,
+    hide_unknown,
     list_labels,
+    name_multi_hot,
     read_labels,
 )
 from hf_domain.tasks.metrics import compute_class_metrics, list_class_metrics
 from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels
 
 logger = logging.getLogger(__name__)
+LABEL_COLUMNS = ("label", "labels")
 
 
 @dataclass
@@ -50,7 +55,12 @@ class ClassificationArguments(DataArguments):
         default=None,
         metadata={"help": "Column of text, or two as first,second. Default: a known pair, `text`, or the only column."},
     )
-    label_column_name: str = field(default="label", metadata={"help": "Column of labels."})
+    label_column_name: str | None = field(
+        default=None, metadata={"help": "Column of labels. Default: label, or labels."}
+    )
+    class_names: list[str] | None = field(
+        default=None, metadata={"help": "Names of the labels of lists of 0 and 1, one for each label."}
+    )
     max_seq_length: int = field(default=128, metadata={"help": "Maximum number of tokens of an example."})
     do_regression: bool | None = field(
         default=None, metadata={"help": "Predict labels as numbers. Default: on if they are fractions."}
@@ -99,12 +109,16 @@ class Classification(TaskKind):
     @classmethod
     def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
         """Draw a fifth of the rows in proportion to the labels."""
-        return draw_validation(list_labels(rows, label_column or "label"))
+        return draw_validation(list_labels(rows, label_column or choose_column(rows, LABEL_COLUMNS)))
 
     def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
         """Find the columns of text, the problem type and the labels."""
-        args, column = self.args, self.args.label_column_name
-        check_columns(splits, [column], optional_in_test=column)
+        args, first = self.args, next(iter(splits.values()))
+        if args.label_column_name is None:
+            args.label_column_name = choose_column(first, LABEL_COLUMNS)
+        column = args.label_column_name
+        check_columns(splits, [column], "--label_column_name", optional_in_test=column)
+        splits = name_multi_hot(hide_unknown(splits, column), column, args.class_names, locate)
         self.text_columns = find_split_columns(splits, column, args.text_column_names, locate)
         found = read_labels(splits, column, args.do_regression, args.multi_label, locate)
         self.problem_type, self.label_names, self.label_ids = found
@@ -113,7 +127,7 @@ class Classification(TaskKind):
 
     def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
         """Check that labels differ, and that the metric exists."""
-        column, names = self.args.label_column_name, self.label_names or []
+        column, names = str(self.args.label_column_name), self.label_names or []
         if does_train:
             check_variety(splits["train"][column], column)
         check_spread(splits, column, self.problem_type)
@@ -137,7 +151,7 @@ class Classification(TaskKind):
     def prepare(self, rows: Dataset, text_columns: str | None, config: Any) -> Dataset:
         """Find the columns of text: one, or two for pairs."""
         self.text_columns = find_text_columns(rows, text_columns)
-        logger.info(f"Columns of text: {' + '.join(self.text_columns)}")
+        logger.info(describe_columns(rows, self.text_columns))
         return rows
 
     def tokenize(

@@ -15,7 +15,7 @@ from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.data.files import check_held_out
 from hf_domain.data.json_lines import read_rows as read_json_lines
 from hf_domain.safe_io import write_text
-from hf_domain.tasks.labels import check_multi_hot
+from hf_domain.tasks.labels import check_multi_hot, has_fractions
 from hf_domain.tasks.retrieval import CORPUS, JUDGED, JUDGMENTS, QUERIES, TABLES, read_queries
 from hf_domain.tasks.token_classification import check_tags
 
@@ -93,13 +93,13 @@ def find_kind(file: str, folder: Path) -> str:
             return "multi_label"
         if "label" not in columns:
             return "regression"
-        has_fractions = any(isinstance(row.get("label"), float) for _, row in read_rows(file, folder))
-        if has_fractions and _is_number(columns.get("score")):
+        is_regression = has_fractions(row.get("label") for _, row in read_rows(file, folder))
+        if is_regression and _is_number(columns.get("score")):
             raise ValueError(
                 f"the values of a regression must be in one column, but {file} has fractions in label and numbers in "
                 "score. Remove one of them, or set kind: regression, which predicts score."
             )
-        return "regression" if has_fractions else "classification"
+        return "regression" if is_regression else "classification"
     told = {kind: ", ".join(sorted(names)) for kind, names in TASK_COLUMNS.items() if kind not in SENTENCES}
     kinds = "; ".join(f"{kind}: {names}" for kind, names in told.items())
     raise ValueError(
@@ -245,9 +245,10 @@ def _read_row(kind: str, row: dict[str, Any], texts: list[str], where: str) -> l
 
 
 def _read_label(row: dict[str, Any], where: str) -> list[Any]:
-    if not isinstance(row["label"], str | int):
+    label = row["label"]
+    if not isinstance(label, str | int) and not (isinstance(label, float) and label.is_integer()):
         raise ValueError(f"a label must be text or a whole number, but is {row['label']} in {where}. Correct it.")
-    return [row["label"]]
+    return [label]
 
 
 def _read_labels(row: dict[str, Any], where: str) -> list[Any]:

@@ -124,6 +124,9 @@ class TaskKind:
         """
         raise NotImplementedError
 
+    def check_examples(self, split: str, rows: Dataset, examples: Dataset) -> None:
+        """Say which rows of a split have no example, and raise if all have none."""
+
     def learn(self, examples: DatasetDict, config: Any) -> None:
         """Keep what scores need of the tokenized training data, such as the most frequent label."""
 

@@ -1,16 +1,19 @@
 """Find the kind and the names of a task's labels, and check the labels of every split."""
 
+import logging
 import math
 import random
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from datasets import ClassLabel, Dataset, DatasetDict, List
+from datasets import ClassLabel, Dataset, DatasetDict, List, Value
 
 from hf_domain.data.columns import Locate, name_example
 
+logger = logging.getLogger(__name__)
 FRACTION = re.compile(r"[-+]?\d+\.\d+")
 HELD_OUT = 0.2  # of a table that has no splits; our choice
 
@@ -45,13 +48,15 @@ def find_problem_type(
     """Return the problem type of a task, as transformers' configs name it, and check that the labels fit.
 
     Args:
-        do_regression: Whether labels are numbers to predict. Default: whether they are fractions.
+        do_regression: Whether labels are numbers to predict. Default: whether some are fractions; 0.0, 1.0 and 2.0,
+            which pandas makes of integers beside empty cells, are classes.
         multi_label: Whether an example has any number of labels. Default: whether labels are lists.
 
     Raises:
         ValueError: The labels do not fit the settings.
     """
     label = next((label for label in dataset[column] if label is not None), None)
+    _check_simple(dataset, column, lambda row: locate("train", row))
     holds_lists = isinstance(label, list)
     if holds_lists and (do_regression or multi_label is False):
         raise ValueError(
@@ -70,11 +75,42 @@ def find_problem_type(
         if multi_label is None:
             _check_no_lists(dataset, column)
     if holds_lists:
-        check_multi_hot(list(dataset[column]), lambda row: locate("train", row))
         return "multi_label_classification"
-    if do_regression or (do_regression is None and isinstance(label, float)):
+    if do_regression or (do_regression is None and has_fractions(dataset[column])):
         return "regression"
+    if isinstance(label, float):
+        logger.info(
+            f"The values of {column} are whole numbers, such as {label}, and are read as classes. Set --do_regression "
+            "true to predict them as values."
+        )
     return "single_label_classification"
+
+
+def has_fractions(labels: Iterable[Any]) -> bool:
+    """Return whether some label is a fraction; NaN is a label that is missing."""
+    return any(isinstance(label, float) and label == label and not label.is_integer() for label in labels)
+
+
+def name_label(value: Any) -> str:
+    """Return the name of a label: 1.0 is 1."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _check_simple(dataset: Dataset, column: str, locate: Callable[[int], str]) -> None:
+    """Raise if a label is neither a name, a number nor a list of these."""
+    for row, label in enumerate(dataset[column]):
+        for each in label if isinstance(label, list) else [label]:
+            if isinstance(each, list):
+                raise ValueError(
+                    f"a label must be a name, a number, or a list of these, but {column} has {each} in {locate(row)}, "
+                    "as for a span of characters. To find spans, give lists of words as tokens and a tag for each word "
+                    "as tags: B-PER, I-PER, O."
+                )
+            if isinstance(each, dict):
+                raise ValueError(
+                    f"a label must be a name, a number, or a list of these, but {column} is {label} in {locate(row)}. "
+                    "Give each label a column of its own, or a name."
+                )
 
 
 def _check_numbers(dataset: Dataset, column: str, do_regression: bool | None, locate: Locate) -> None:
@@ -99,6 +135,69 @@ def _check_no_lists(dataset: Dataset, column: str) -> None:
         )
 
 
+def is_multi_hot(lists: Iterable[Any]) -> bool:
+    """Return whether all lists have the same length and a 0 or 1 for each label, instead of the labels' names."""
+    rows = [labels for labels in lists if labels is not None]
+    if not rows or not all(isinstance(labels, list) for labels in rows):
+        return False
+    lengths = {len(labels) for labels in rows}
+    return len(lengths) == 1 and min(lengths) > 1 and all(value in (0, 1) for labels in rows for value in labels)
+
+
+def name_multi_hot(
+    splits: DatasetDict, column: str, names: Sequence[str] | None = None, locate: Locate = name_example
+) -> DatasetDict:
+    """Return splits in which lists of 0 and 1, one for each label, are lists of names; other labels are unchanged.
+
+    Args:
+        splits: Splits of the task; the first one, train, decides.
+        names: Names of the labels. Default: those that the dataset declares, or the positions 0, 1, 2, ...
+
+    Raises:
+        ValueError: There are more or fewer names than values in a list, or a later list has another form.
+    """
+    first = next(iter(splits.values()))
+    if not is_multi_hot(first[column]):
+        return splits
+    size = len(next(labels for labels in first[column] if labels is not None))
+    declared = getattr(getattr(first.features[column], "feature", None), "names", [])
+    named = [*(names or (declared if len(declared) == size else map(str, range(size))))]
+    if len(named) != size:
+        raise ValueError(
+            f"--class_names must have a name for each of the {size} values of {column}, but has {len(named)}: "
+            f"{', '.join(named)}. Add or remove names."
+        )
+    logger.info(f"The lists of {column} have a 0 or 1 for each label: {', '.join(named)}")
+    result = DatasetDict()
+    for split, rows in splits.items():
+        if column not in rows.column_names:
+            result[split] = rows
+            continue
+        found: list[list[str] | None] = []
+        for row, values in enumerate(rows[column]):
+            if values is not None and (len(values) != size or any(value not in (0, 1) for value in values)):
+                raise ValueError(
+                    f"every list of {column} must have {size} values of 0 and 1, as in the first split, but is "
+                    f"{values} in {locate(split, row)}. Correct it."
+                )
+            found.append(values and [name for name, value in zip(named, values, strict=True) if value])
+        # The new values have another type.
+        feature = List(Value("string"))
+        result[split] = rows.remove_columns(column).add_column(column, found, feature=feature)
+    return result
+
+
+def hide_unknown(splits: DatasetDict, column: str) -> DatasetDict:
+    """Return splits whose test set has no labels if all are hidden: -1, as on the Hub, or empty."""
+    test, others = splits.get("test"), [rows for split, rows in splits.items() if split != "test"]
+    if test is None or column not in test.column_names or {*map(str, test[column])} - {"-1", "-1.0", "None"}:
+        return splits
+    if any("-1" in {*map(str, rows[column])} for rows in others if column in rows.column_names):
+        return splits
+    logger.info(f"The labels of test are hidden ({column} is {test[column][0]}): its rows are predicted, not scored")
+    return DatasetDict(splits | {"test": test.remove_columns(column)})
+
+
 def check_multi_hot(lists: Sequence[list[Any] | None], locate: Callable[[int], str]) -> None:
     """Raise a ValueError if the lists have a 0 or 1 for each label, instead of the labels of an example.
 
@@ -109,13 +208,11 @@ def check_multi_hot(lists: Sequence[list[Any] | None], locate: Callable[[int], s
         locate: Gives the place of an example.
     """
     rows = {row: labels for row, labels in enumerate(lists) if labels is not None}
-    lengths = {len(labels) for labels in rows.values()}
-    are_flags = all(value in (0, 1) for labels in rows.values() for value in labels)
-    if not are_flags or len(lengths) != 1 or min(lengths) < 2:
+    if not is_multi_hot(lists):
         return
     row = next((row for row, labels in rows.items() if len({*labels}) < len(labels)), min(rows))
     raise ValueError(
-        f"lists of labels must contain names of labels, but every list has {min(lengths)} values of 0 and 1, such as "
+        f"lists of labels must contain names of labels, but every list has {len(rows[row])} values of 0 and 1, such as "
         f"{rows[row]} in {locate(row)}: one for each label (multi-hot). As names, 0 and 1 would occur twice in a list, "
         'or in every list. Give lists of names, for example ["a", "c"] instead of [1, 0, 1].'
     )
@@ -152,16 +249,30 @@ def find_labels(splits: DatasetDict, column: str, locate: Locate = name_example)
         names, ids = feature.names, {number: number for number in range(feature.num_classes)}
     else:
         values = sorted(found[first])
-        names, ids = [str(value) for value in values], {value: number for number, value in enumerate(values)}
+        names, ids = [name_label(value) for value in values], {value: number for number, value in enumerate(values)}
     for split, _ in others:
-        unknown = {str(value): row for value, row in found.get(split, {}).items() if value not in ids}
+        unknown = {name_label(value): row for value, row in found.get(split, {}).items() if value not in ids}
         if unknown:
             raise ValueError(
                 f"every label of {split} must occur in {first}, which has {', '.join(names)}, but "
                 f"{', '.join(sorted(unknown))} does not, first in {locate(split, min(unknown.values()))}. Relabel "
                 f"or drop these examples of {split}, or add such examples to {first}."
             )
+    warn_of_twins(names)
     return names, ids
+
+
+def warn_of_twins(names: Iterable[str]) -> None:
+    """Warn of names of labels that differ only by blanks, case, or the form of their characters."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    if twins := [each for each in alike.values() if len(each) > 1]:
+        listed = "; ".join(", ".join(map(repr, each)) for each in twins)
+        logger.warning(
+            f"Some labels differ only by blanks, case or the form of a character, and are read as different labels: "
+            f"{listed}. Give them one spelling if they mean the same."
+        )
 
 
 def _find_values(dataset: Dataset, column: str, split: str, locate: Locate) -> dict[Any, int]:
@@ -260,7 +371,7 @@ def list_labels(rows: Dataset, column: str) -> list[set[Any]]:
     if column not in rows.column_names:
         return [set()] * len(rows)
     listed = [value if isinstance(value, list) else [value] for value in rows[column]]
-    if any(isinstance(label, float) for labels in listed for label in labels):
+    if has_fractions(label for labels in listed for label in labels):
         return [set()] * len(rows)
     return [{*labels} for labels in listed]
 

@@ -4,6 +4,7 @@ A context that exceeds the model's limit is cut into overlapping windows; each w
 """
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +12,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, List, Value
 from transformers import AutoModelForQuestionAnswering, BatchEncoding, PreTrainedTokenizerBase
 
 from hf_domain.data.columns import Locate, check_columns, name_example, warn_of_shared_rows
+from hf_domain.data.squad import list_answers, list_questions
 from hf_domain.tasks.baseline import compare_with_baseline
 from hf_domain.tasks.classification import tokenize_texts
 from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
@@ -22,6 +24,7 @@ from hf_domain.tasks.labels import draw_validation
 from hf_domain.tasks.metrics import ANSWER_METRICS, compute_squad_metrics
 from hf_domain.tasks.outputs import ANSWERS
 
+logger = logging.getLogger(__name__)
 QUESTION_COLUMNS = ["question", "context"]
 
 
@@ -56,17 +59,19 @@ class QuestionAnswering(TaskKind):
 
     @classmethod
     def fits(cls, columns: set[str]) -> bool:
-        """Return whether there are questions with contexts and answers."""
-        return columns >= {*QUESTION_COLUMNS, "answers"}
+        """Return whether there are questions with contexts and answers, or articles with paragraphs."""
+        return columns >= {*QUESTION_COLUMNS, "answers"} or "paragraphs" in columns
 
     @classmethod
     def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
-        """Draw the questions on a fifth of the contexts."""
+        """Draw the questions on a fifth of the contexts, or a fifth of the articles."""
+        if "paragraphs" in rows.column_names:
+            return draw_validation([set()] * len(rows))
         return draw_contexts(rows["context"][:])
 
     def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
-        """Number questions without an id, and check that the contexts contain the answers."""
-        splits = DatasetDict({split: number_questions(rows) for split, rows in splits.items()})
+        """Number questions without an id, unify answers, and check that the contexts contain them."""
+        splits = DatasetDict({split: unify_rows(rows) for split, rows in splits.items()})
         check_columns(splits, ["id", *QUESTION_COLUMNS, "answers"], optional_in_test="answers")
         self.text_columns = QUESTION_COLUMNS
         if self.args.doc_stride is None:
@@ -95,7 +100,7 @@ class QuestionAnswering(TaskKind):
             raise ValueError(
                 f"the data must have the columns question and context, but lack {', '.join(missing)}. Rename columns."
             )
-        rows = number_questions(rows)
+        rows = unify_rows(rows)
         check_questions({"test": rows.select_columns(["id", *QUESTION_COLUMNS])})
         args.version_2_with_negative = getattr(config, "version_2_with_negative", False)
         args.null_score_diff_threshold = getattr(config, "null_score_diff_threshold", 0.0)
@@ -112,8 +117,32 @@ class QuestionAnswering(TaskKind):
         args = self.args
         options: Any = {"max_seq_length": args.max_seq_length, "pad_to_max_length": args.pad_to_max_length}
         assert args.doc_stride is not None
-        windows = tokenize_questions(batch, self.tokenizer, doc_stride=args.doc_stride, **options)
-        return windows if tokenizer is None else tokenize_texts(cut_windows(batch, windows), tokenizer, **options)
+        windows = tokenize_questions(
+            batch, self.tokenizer, doc_stride=args.doc_stride, drops_lost=does_train, **options
+        )
+        if tokenizer is None:
+            return windows
+        questions, contexts = cut_windows(batch, windows)
+        texts: Any = [questions or [""], contexts or [""]]
+        encodings = tokenize_texts(texts, tokenizer, **options)
+        return encodings if questions else select(encodings, [])
+
+    def check_examples(self, split: str, rows: Dataset, examples: Dataset) -> None:
+        """Name the questions that are left out, and raise unless some remain."""
+        args, found = self.args, {*(examples["example_id"] if len(examples) else [])}
+        if not (lost := [str(name) for name in rows["id"] if name not in found]):
+            return
+        what = (
+            f"a question must leave room for more than doc_stride={args.doc_stride} of max_seq_length="
+            f"{args.max_seq_length} tokens, and a window must show the whole first answer of a question to train on"
+        )
+        named = f"{', '.join(lost[:5])}{', ...' if len(lost) > 5 else ''}"
+        if not found:
+            raise ValueError(
+                f"{what}, but none of {split} does: {named}. Raise --max_seq_length, or shorten questions."
+            )
+        fate = "are left out" if split == "train" else "get no answer"
+        logger.warning(f"{len(lost):,} of {len(rows):,} questions of {split} {fate}, because {what}: {named}")
 
     def decode(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> list[dict[str, Any]]:
         """Return the answer to each question, "" for none, with its probability among the best twenty.
@@ -168,9 +197,22 @@ def draw_contexts(contexts: Sequence[str]) -> list[int]:
     return [row for row, context in enumerate(contexts) if context in drawn]
 
 
-def number_questions(rows: Dataset) -> Dataset:
-    """Return rows with the column `id` that questions need."""
-    return rows if "id" in rows.column_names else rows.add_column("id", [str(row) for row in range(len(rows))])
+def unify_rows(rows: Dataset) -> Dataset:
+    """Return rows with an id each, and with answers in SQuAD's form; articles with paragraphs become questions.
+
+    Answers in an unknown form are unchanged; `check_questions` refuses them.
+    """
+    if "paragraphs" in rows.column_names:
+        rows = Dataset.from_list(list_questions(rows))
+    if "id" not in rows.column_names:
+        rows = rows.add_column("id", [str(row) for row in range(len(rows))])
+    if not {"answers", "context"} <= {*rows.column_names}:
+        return rows
+    unified = [list_answers(*each) for each in zip(rows["answers"], rows["context"], strict=True)]
+    if None in unified or unified == rows["answers"][:]:
+        return rows
+    feature = {"text": List(Value("string")), "answer_start": List(Value("int64"))}
+    return rows.remove_columns("answers").add_column("answers", unified, feature=feature)
 
 
 def tokenize_questions(
@@ -180,8 +222,11 @@ def tokenize_questions(
     max_seq_length: int = 384,
     doc_stride: int = 128,
     pad_to_max_length: bool = False,
+    drops_lost: bool = False,
 ) -> BatchEncoding:
     """Make the features of a batch of questions.
+
+    A question that leaves too little room for the context has none.
 
     Args:
         examples: Columns `id`, `question`, `context` and, if known, `answers`: {"text": [...], "answer_start": [...]},
@@ -191,6 +236,7 @@ def tokenize_questions(
         max_seq_length: Maximum number of tokens of a feature. Default: BERT's for SQuAD.
         doc_stride: Number of tokens that two neighboring windows share. Default: BERT's for SQuAD.
         pad_to_max_length: Pad here instead of per batch.
+        drops_lost: Leave out a question whose first answer no window shows: it would be learned as one without.
 
     Returns:
         The model's inputs; `example_id`; `offset_mapping`, the characters of the context (None for other tokens); and
@@ -198,8 +244,7 @@ def tokenize_questions(
         contain the whole answer, both point to the start token at 0, which means "no answer".
 
     Raises:
-        ValueError: The tokenizer is slow or pads on the left, which moves the start token. Or a question leaves too
-            little room for the context.
+        ValueError: The tokenizer is slow or pads on the left, which moves the start token.
     """
     if not tokenizer.is_fast or tokenizer.padding_side != "right":
         raise ValueError(
@@ -208,25 +253,20 @@ def tokenize_questions(
         )
     # Some questions begin with spaces, which would become tokens.
     questions = [question.strip() for question in examples["question"]]
-    longest = max(map(len, tokenizer(questions, add_special_tokens=False)["input_ids"]))
-    room = max_seq_length - longest - tokenizer.num_special_tokens_to_add(pair=True)
-    if room <= doc_stride:
-        raise ValueError(
-            f"a window must have room for more tokens of the context than doc_stride={doc_stride}, but a question of "
-            f"{longest} tokens leaves {room}. Raise max_seq_length={max_seq_length}, lower doc_stride, or shorten the "
-            "question."
-        )
+    lengths = map(len, tokenizer(questions, add_special_tokens=False)["input_ids"])
+    room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)
+    fitting = [row for row, length in enumerate(lengths) if room - length > doc_stride]
     features = tokenizer(
-        questions,
-        examples["context"],
+        [questions[row] for row in fitting] or [""],
+        [examples["context"][row] for row in fitting] or [""],
         truncation="only_second",
         max_length=max_seq_length,
-        stride=doc_stride,
+        stride=doc_stride if fitting else 0,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
         padding="max_length" if pad_to_max_length else False,
     )
-    rows = features.pop("overflow_to_sample_mapping")
+    rows = [fitting[row] for row in features.pop("overflow_to_sample_mapping") if fitting]
     features["example_id"] = [examples["id"][row] for row in rows]
     for name in {"passage_ids", "passage_scores"} & {*examples}:
         features[name] = [examples[name][row] for row in rows]
@@ -238,9 +278,18 @@ def tokenize_questions(
         for index, window in enumerate(features["offset_mapping"])
     ]
     if "answers" in examples:
-        spans = [_find_answer(features, index, examples["answers"][row]) for index, row in enumerate(rows)]
-        features["start_positions"], features["end_positions"] = map(list, zip(*spans, strict=True))
-    return features
+        before, after = [None, *rows[:-1]], [*rows[1:], None]
+        spans = [
+            _find_answer(offsets, examples["answers"][row], row != earlier, row != later)
+            for offsets, row, earlier, later in zip(features["offset_mapping"], rows, before, after, strict=False)
+        ]
+        features["start_positions"], features["end_positions"] = ([span[end] for span in spans] for end in (0, 1))
+    lost = set()
+    if drops_lost and "answers" in examples:
+        shown = {row for row, first in zip(rows, features["start_positions"], strict=True) if first}
+        lost = {row for row in rows if examples["answers"][row]["text"]} - shown
+    kept = [index for index, row in enumerate(rows) if row not in lost]
+    return features if len(kept) == len(features["input_ids"]) else select(features, kept)
 
 
 def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list[str]]:
@@ -303,6 +352,11 @@ def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str
                 f"an answer must be a text and the position of its first character, but is {text!r} at {start!r} in "
                 f"{locate()}. Correct the answer; leave both lists empty for a question without an answer."
             )
+        if start == -1:
+            raise ValueError(
+                f"the context must contain all answers, but that of id {example['id']} of {split} does not contain "
+                f"{text!r}, in {locate()}. Correct the answer or drop the question."
+            )
         found = example["context"][start : start + len(text)]
         if found != text:
             raise ValueError(
@@ -359,7 +413,7 @@ def find_answers(
         ]
         answer: dict[str, Any] = {"id": example["id"], "text": candidates[0]["text"] if candidates else ""}
         if with_no_answer:
-            null_score = min(null_scores)
+            null_score = min(null_scores, default=0.0)  # a question that fits no window has none
             answer["null_score_diff"] = null_score - candidates[0]["score"] if candidates else float("inf")
             if answer["null_score_diff"] > null_score_diff_threshold:
                 answer["text"] = ""
@@ -372,16 +426,36 @@ def find_answers(
     return answers
 
 
-def _find_answer(features: BatchEncoding, index: int, answers: dict[str, list]) -> tuple[int, int]:
-    """Return the first and the last token of the first answer, or the start token twice."""
+def select(features: BatchEncoding, windows: Sequence[int]) -> BatchEncoding:
+    """Return some of the windows."""
+    return BatchEncoding({name: [values[index] for index in windows] for name, values in features.items()})
+
+
+def _find_answer(
+    offsets: list[tuple[int, int] | None], answers: dict[str, list], is_first: bool, is_last: bool
+) -> tuple[int, int]:
+    """Return the first and the last token that overlap the first answer, or the start token twice.
+
+    Characters without a token, such as U+200B, may begin or end the answer.
+
+    Args:
+        offsets: Characters of each token of the window, None outside of the context.
+        answers: See `tokenize_questions`.
+        is_first: Whether no other window shows earlier tokens of the context.
+        is_last: Whether no other window shows later ones.
+    """
     if not answers["text"]:
         return 0, 0
-    # No token contains white space.
     text, start = answers["text"][0], answers["answer_start"][0]
-    start += len(text) - len(text.lstrip())
-    first = features.char_to_token(index, start, sequence_index=1)
-    last = features.char_to_token(index, start + len(text.strip()) - 1, sequence_index=1)
-    return (0, 0) if first is None or last is None else (first, last)
+    start, end = start + len(text) - len(text.lstrip()), start + len(text.rstrip())
+    shown = [(token, *offset) for token, offset in enumerate(offsets) if offset is not None]
+    inside = [each for each in shown if each[1] < end and start < each[2]]
+    if not inside:
+        return 0, 0
+    first, last = inside[0], inside[-1]
+    begins = first[1] <= start or first != shown[0] or is_first
+    ends = last[2] >= end or last != shown[-1] or is_last
+    return (first[0], last[0]) if begins and ends else (0, 0)
 
 
 def _find_spans(

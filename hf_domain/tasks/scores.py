@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from hf_domain.tasks.files import METRICS, VALUES, Task, get_label, read_rows
+from hf_domain.tasks.labels import name_label
 from hf_domain.tasks.metrics import compute_squad_metrics, find_entities, strip_prefix
 from hf_domain.tasks.outputs import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
 
@@ -248,7 +249,7 @@ def read_predictions(
 def list_labels(kind: str, example: dict[str, Any]) -> list[str]:
     """List the gold labels of an example of a classification."""
     label = get_label(kind, example)
-    return [str(name) for name in (label if isinstance(label, list) else [label])]
+    return [name_label(name) for name in (label if isinstance(label, list) else [label])]
 
 
 def join_labels(labels: Sequence[Sequence[str]], examples: list[dict[str, Any]], task: Task) -> Predictions:

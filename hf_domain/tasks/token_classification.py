@@ -23,7 +23,14 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_domain.data.columns import Locate, check_columns, find_text_columns, name_example, warn_of_shared_rows
+from hf_domain.data.columns import (
+    Locate,
+    check_columns,
+    choose_column,
+    find_text_columns,
+    name_example,
+    warn_of_shared_rows,
+)
 from hf_domain.tasks.baseline import compare_with_baseline
 from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
 from hf_domain.tasks.labels import check_variety, draw_validation, find_labels, list_labels
@@ -31,6 +38,7 @@ from hf_domain.tasks.metrics import PLACED, compute_entity_metrics, list_entity_
 from hf_domain.tasks.outputs import TAGS, VALIDATED, format_tags
 
 logger = logging.getLogger(__name__)
+WORD_COLUMNS, TAG_COLUMNS = ("tokens", "words"), ("tags", "ner_tags", "labels")
 OUTSIDE = "O"  # the tag of a word that the tokenizer turns into nothing
 
 
@@ -38,8 +46,10 @@ OUTSIDE = "O"  # the tag of a word that the tokenizer turns into nothing
 class NerArguments(DataArguments):
     """The data of named-entity recognition."""
 
-    text_column_name: str = field(default="tokens", metadata={"help": "Column of words."})
-    label_column_name: str = field(default="tags", metadata={"help": "Column of tags; often ner_tags on the Hub."})
+    text_column_name: str | None = field(default=None, metadata={"help": "Column of words. Default: tokens, or words."})
+    label_column_name: str | None = field(
+        default=None, metadata={"help": "Column of tags. Default: tags, ner_tags, or labels."}
+    )
     label_all_tokens: bool = field(
         default=False, metadata={"help": "In training, label all tokens of a word, not only the first."}
     )
@@ -59,18 +69,22 @@ class TokenClassification(TaskKind):
 
     @classmethod
     def fits(cls, columns: set[str]) -> bool:
-        """Return whether there are words."""
-        return "tokens" in columns
+        """Return whether there are words, and perhaps tags under a known name."""
+        has_words = "words" in columns and "text" not in columns and bool(columns & {*TAG_COLUMNS})
+        return "tokens" in columns or has_words
 
     @classmethod
     def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
         """Draw a fifth of the sentences in proportion to the tags."""
-        return draw_validation(list_labels(rows, label_column or "tags"))
+        return draw_validation(list_labels(rows, label_column or choose_column(rows, TAG_COLUMNS)))
 
     def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
         """Check words and tags, and find the names of the tags."""
-        words, tags = self.args.text_column_name, self.args.label_column_name
-        check_columns(splits, [words, tags])
+        args, first = self.args, next(iter(splits.values()))
+        words = args.text_column_name = args.text_column_name or choose_column(first, WORD_COLUMNS)
+        tags = args.label_column_name = args.label_column_name or choose_column(first, TAG_COLUMNS)
+        check_columns(splits, [words], "--text_column_name")
+        check_columns(splits, [tags], "--label_column_name")
         check_words(splits, words, tags, locate)
         self.text_columns = [words]
         self.label_names, self.label_ids = find_labels(splits, tags, locate)
@@ -78,7 +92,7 @@ class TokenClassification(TaskKind):
 
     def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
         """Check that the tags are names of entities, and differ."""
-        column = self.args.label_column_name
+        column = str(self.args.label_column_name)
         check_tags(self.label_names or [])
         if does_train:
             check_variety(chain.from_iterable(splits["train"][column]), column)
@@ -88,16 +102,18 @@ class TokenClassification(TaskKind):
         return list_entity_metrics((self.label_names or []) if self.args.return_entity_level_metrics else [])
 
     def prepare(self, rows: Dataset, text_columns: str | None, config: Any) -> Dataset:
-        """Return the rows with their words in `tokens`; texts are split into words."""
-        self.text_columns = ["tokens"]
-        if "tokens" not in rows.column_names:
-            (column,) = find_text_columns(rows, text_columns or "text")
-            rows = rows.map(lambda row: {"tokens": split_words(row[column] or "")}, desc="Splitting into words")
-        for number, words in enumerate(rows["tokens"]):
+        """Return the rows with their words, in `tokens` or another known column; texts are split into words."""
+        known = [*(getattr(config, "trained_columns", None) or []), *WORD_COLUMNS]
+        column = next((name for name in known if name in rows.column_names), None)
+        if column is None:
+            (text,) = find_text_columns(rows, text_columns or "text")
+            rows = rows.map(lambda row: {"tokens": split_words(row[text] or "")}, desc="Splitting into words")
+        self.text_columns = [column or "tokens"]
+        for number, words in enumerate(rows[self.text_columns[0]]):
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
                 raise ValueError(
-                    f"tokens must be a list of words, but row {number} has {words!r}. Rename the column to have its "
-                    "texts split into words, or read the lists before."
+                    f"{self.text_columns[0]} must be a list of words, but row {number} has {words!r}. Rename the "
+                    "column to have its texts split into words, or read the lists before."
                 )
         return rows
 

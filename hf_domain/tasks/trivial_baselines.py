@@ -15,6 +15,7 @@ from hf_domain.data.files import SPLITS
 from hf_domain.datastore.nearest import search_texts
 from hf_domain.tasks.baseline import make_constants
 from hf_domain.tasks.files import TEXTS, VALUES, Task, find_texts, get_label
+from hf_domain.tasks.labels import name_label
 from hf_domain.tasks.retrieval import find_texts as find_texts_of
 from hf_domain.tasks.retrieval import load_texts
 from hf_domain.tasks.scores import (
@@ -94,7 +95,7 @@ def predict_majority(task: Task, train: list[dict[str, Any]], test: list[dict[st
     regression, only O, or no answer.
     """
     if task.kind == "classification":
-        majority = Counter(str(example["label"]) for example in train).most_common(1)[0][0]
+        majority = Counter(name_label(example["label"]) for example in train).most_common(1)[0][0]
         return join_labels([[majority]] * len(test), test, task)
     if task.kind == "multi_label":
         return join_labels([find_constant_labels(task, train)] * len(test), test, task)

@@ -21,7 +21,7 @@ from hf_domain.datastore.nearest import search_texts
 from hf_domain.extras import require
 from hf_domain.tasks.classification import encode_labels
 from hf_domain.tasks.kind import TaskKind
-from hf_domain.tasks.labels import check_values, find_labels
+from hf_domain.tasks.labels import check_values, find_labels, name_multi_hot
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +166,9 @@ def load_labeled(labeled: Dataset, columns: Sequence[str], queries: Sequence[str
     if config.problem_type == "regression":
         check_values(splits, name)
     else:
+        named = [config.id2label[number] for number in range(config.num_labels)]
+        splits = name_multi_hot(splits, name, named)
+        labeled = splits["labeled"]
         names, numbers = find_labels(splits, name)
         own = {label: number for number, label in config.id2label.items()}
         several = config.problem_type == "multi_label_classification"

@@ -22,6 +22,7 @@ SCRIPT_COMMANDS = {
 }
 # The call of Python that trains, instead of the command of this process.
 call: ContextVar[str | None] = ContextVar("call", default=None)
+is_command: ContextVar[bool] = ContextVar("is_command", default=False)
 
 
 def hide_folders(text: str) -> str:
@@ -37,6 +38,31 @@ def show_call(text: str) -> Iterator[None]:
         yield
     finally:
         call.reset(token)
+
+
+@contextmanager
+def name_flags() -> Iterator[None]:
+    """Let errors in this context speak of flags: a command calls the functions."""
+    token = is_command.set(True)
+    try:
+        yield
+    finally:
+        is_command.reset(token)
+
+
+@contextmanager
+def name_arguments(**names: str) -> Iterator[None]:
+    """Let errors in this context speak of the arguments of a function of Python instead of flags.
+
+    Args:
+        names: Arguments by the flags that mean them. Default: the name of the flag.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        if not is_command.get() and len(error.args) == 1 and isinstance(text := error.args[0], str):
+            error.args = (re.sub(r"(?<![\w-])--([a-z]\w*)", lambda flag: names.get(flag[1], flag[1]), text),)
+        raise
 
 
 def describe_call(function: Callable[..., Any], given: Mapping[str, Any]) -> str:

@@ -84,16 +84,18 @@ def run_fine_tuning(
     if passages is not None:
         splits = passages.look_up(splits, kind.text_columns, data_args.preprocessing_num_workers)
     if passages is not None and appends:
-        splits = append_passages(splits, passages.datastore, *kind.text_columns, tokenizer, data_args.max_seq_length)
+        (column,) = kind.text_columns
+        splits = append_passages(splits, passages.datastore, column, tokenizer, data_args.max_seq_length)
         kind.text_columns, passages = [*kind.text_columns, "passage"], None  # the passage is now part of the text
-    examples = DatasetDict()
-    for split, rows in splits.items():
-        one = DatasetDict({split: rows})
-        examples |= map_splits(one, kind.tokenize, training_args, data_args, does_train=split == "train")
-    inputs: Any = examples
+    examples, inputs = DatasetDict(), dict[str, Any]()
     collator: Any = kind.collator_class(tokenizer, pad_to_multiple_of=8 if training_args.fp16 else None)
+    for split, rows in splits.items():
+        own, tokenize = DatasetDict({split: rows}), partial(kind.tokenize, does_train=split == "train")
+        one = map_splits(own, tokenize, training_args, data_args)
+        kind.check_examples(split, rows, one[split])
+        examples |= one
+        inputs |= memory.add_inputs(one, own, tokenize, training_args, data_args) if memory is not None else one
     if memory is not None:
-        inputs = memory.add_inputs(examples, splits, kind.tokenize, training_args, data_args)
         collator = memory.collate(collator)
     if passages is not None:
         passages.fill_cache(examples, training_args)

@@ -91,8 +91,12 @@ def change(path, row=4, **values):
 
 
 def change_splits(folder, **values):
-    """Set columns of all rows of all files of a task."""
-    return {f"{folder}/{split}.jsonl": change(None, **values) for split in ("train", "validation", "test")}
+    """Set columns of all rows of all files of a task; {split} stands for the name of the file."""
+
+    def fill(split):
+        return json.loads(json.dumps(values).replace("{split}", split))
+
+    return {f"{folder}/{split}.jsonl": change(None, **fill(split)) for split in ("train", "validation", "test")}
 
 
 def left(file="all_results.json", **values):
@@ -283,6 +287,7 @@ def list_cases(command, *rows):
             for files, right in [(rest[:1], rest[1:])]]  # fmt: skip
 
 
+MEMORY = "--method gmap --memory_name_or_path adapted --config_overrides"
 WIDE = "--model_name_or_path adapted --config_name wide"
 MLM = list_cases(
     "mlm",
@@ -356,6 +361,10 @@ MLM = list_cases(
     ("--method rada --datastore datastore --model_name_or_path other", "tokenizer"),
     ("--method gmap --memory_name_or_path other", "tokenizer"),
     ("--passage_cache cache", "passage_cache"),
+    (f"{MEMORY} memory_layers=[3]", "ascending layers from 1 to 2"),
+    (f"{MEMORY} strategy=ensemble", "ensemble is for task heads"),
+    ("--method lora --push_to_hub !do_train --do_eval", "--do_train|--method lora"),
+    ("--method exbert_adapter --config_overrides freeze_backbone=false", "which stays unchanged"),
     ("--max_steps", "--max_steps"),
     ("--do_train true stray", "stray"),
 )
@@ -363,10 +372,18 @@ MLM = list_cases(
 
 # ------------------------------------------------------------------------------------------------ fine-tuning
 
-FLOATS = "".join(f'{{"text": "a {n}", "label": {each}}}\n' for n, each in enumerate(["0.5", "0.7", "NaN", "0.1"] * 2))
-FLOATS = {"task/train.jsonl": FLOATS} | {
+
+def write_labels(*labels, text="a"):
+    """Write a row for each label."""
+    rows = [{"text": f"{text} {number}", "label": label} for number, label in enumerate(labels)]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+FLOATS = {"task/train.jsonl": write_labels(0.5, 0.7, float("nan"), 0.1)} | {
     f"task/{split}.jsonl": '{"text": "a", "label": 0.5}\n' * 3 for split in ("validation", "test")
 }
+GOOD_FLOATS = FLOATS | {f"task/{split}.jsonl": write_labels(0.5, 0.7, text=split) for split in ("train", "validation")}
+LISTS = {f"task/{split}.jsonl": write_labels(["a"], ["b"], text=split) for split in ("train", "validation", "test")}
 CLASSIFICATION = list_cases(
     "classification",
     ("", "", {"task/train.jsonl": encode("utf-8-sig")}, left(train_samples=8)),
@@ -380,12 +397,20 @@ CLASSIFICATION = list_cases(
     ("", "text|train", {"task/train.jsonl": change(text=None)}),
     ("", "label|task/train.jsonl", {"task/train.jsonl": change(label=3)}),
     ("", "nan|label", FLOATS),
-    ("--do_regression", "do_regression|a"),
-    ("--multi_label", "multi_label"),
+    ("--do_regression true", "regression must be numbers|line 1 of task/train.jsonl"),
+    ("--multi_label true", "multi-label data must have lists"),
     ("--do_regression true --multi_label true", "do_regression|multi_label"),
     ("--metric_name rightness", "metric|rightness"),
     ("--negative_labels none", "none|a, b"),
-    ("", "second", change_splits("task", second="another text")),
+    ("", "unclear|title, note", {"task/train.jsonl": '{"title": "x", "note": "y", "label": "a"}\n' * 3}),
+    ("", "label|train", change_splits("task", label=["b", "a"])),
+    ("", "label|test.jsonl", GOOD_FLOATS | {"task/test.jsonl": write_labels(0.5, None)}),
+    ("", "'NA'|line 2|train.jsonl", {"task/train.jsonl": write_labels("0.5", "NA", "1.5")}),
+    ("", "text_pair|text|validation", {"task/validation.jsonl": change(None, text_pair="y")}),
+    ("--multi_label false", "multi-label", LISTS),
+    ("--do_regression true", "multi-label", LISTS),
+    ("--text_column_names text,text,text", "text,text,text|two different"),
+    (f"{MEMORY} memory_layer=1", "no option memory_layer"),
     ("--append_passage", "append_passage|--datastore"),
     ("--memory_cache states", "memory_cache"),
     ("--dataset_name some/data", "dataset_name"),
@@ -402,6 +427,13 @@ NER = list_cases(
     ("", "tags", {"ner/train.jsonl": change(None, tags="O")}),
     ("", "tokens", {"ner/train.jsonl": change(None, tokens="a text", tags=["O", "O"])}),
     ("", "tags", {"ner/train.jsonl": change(None, tags=...)}),
+    ("", "tags is empty|line 5|train", {"ner/train.jsonl": change(tokens=["a"], tags=[None])}),
+    ("", "column tokens|validation", {"ner/validation.jsonl": change(None, tokens=...)}),
+    ("", "tags is 'O' everywhere in train", change_splits("ner", tokens=["{split}"], tags=["O"])),
+    *(
+        ("", "none is O", change_splits("ner", tokens=["{split}", "b"], tags=tags))
+        for tags in ([1, 0], ["Disease", "none"])
+    ),
     ("", "tokens|train", {"ner/train.jsonl": change(tokens=["a", None], tags=["O", "O"])}),
     ("--max_seq_length 64", "", {"ner/train.jsonl": change(tokens=[], tags=[])}, left(train_samples=8, eval_samples=8)),
     ("", "test|B-Y", {"ner/test.jsonl": change(tags=["B-Y"] * 12, tokens=["a"] * 12)}),
@@ -413,6 +445,14 @@ QA = list_cases(
     ("", "answer|train", {"qa/train.jsonl": change(answers={"text": ["nowhere"], "answer_start": [3]})}),
     ("", "answer|train", {"qa/train.jsonl": change(answers={"text": ["a"], "answer_start": [9999]})}),
     ("", "answer|train", {"qa/train.jsonl": change(answers={"text": ["a"], "answer_start": [-3]})}),
+    ("", "context is empty|line 5|train.jsonl", {"qa/train.jsonl": change(context=None)}),
+    ("", "None|line 5|train.jsonl", {"qa/train.jsonl": change(answers=None)}),
+    ("", "two lists of equal length|line 5", {"qa/train.jsonl": change(answers={"text": ["a"], "answer_start": []})}),
+    (
+        "--version_2_with_negative true",
+        "train has none",
+        {"qa/train.jsonl": change(None, answers={"text": [], "answer_start": []})},
+    ),
     ("", "id|test1", {"qa/test.jsonl": change(id="test1")}),
     ("", "answers", {"qa/train.jsonl": change(None, answers="a text")}),
 )
@@ -482,6 +522,15 @@ DISTILL = list_cases(
     (f"{STUDENT} --method minilmv2 --num_relation_heads 5", "num_relation_heads|5"),
     ("--num_relation_heads 3", "num_relation_heads"),
     ("--general_file nowhere.txt", "nowhere.txt"),
+    ("--masked_lm_steps 5", "--masked_lm_steps|from_scratch ends"),
+    ("!num_hidden_layers --hidden_size 16 --student_layers 1", "--hidden_size|--num_hidden_layers"),
+    ("!num_hidden_layers --hidden_size 16 --student_name_or_path other", "--hidden_size|--num_hidden_layers"),
+    (f"{STUDENT} --objective clm --whole_word_mask", "--objective clm|--whole_word_mask"),
+    (f"{STUDENT} --mix missing.txt:0.1", "missing.txt"),
+    (f"{STUDENT} --word_counts missing.txt missing.txt --whole_word_mask", "missing.txt"),
+    ("--strategy adapt_and_distill --teacher_steps 2 --student_steps 1", "among 3 steps|1"),
+    (f"{STUDENT} --num_attention_heads 4", "student has 4 and the teacher 2"),
+    ("--num_attention_heads 4", "", {}, lambda: [*Path("out").rglob("model.safetensors")]),
     ("!train_file", "train_file"),
     (f"{STUDENT} !num_hidden_layers --student_name_or_path other", "vocabular"),
 )
@@ -508,6 +557,7 @@ BUILD = list_cases(
     ("--held_out_file task/train.jsonl", "task/train.jsonl"),
     ("--train_file c.jsonl --held_out_file c.jsonl", "c.jsonl", {"c.jsonl": ROWS}),
     ("--train_file c.jsonl --id_column_name key", "key", {"c.jsonl": ROWS}),
+    ("--train_file c.jsonl", "text and text_pair", {"c.jsonl": '{"text": "a", "text_pair": "b"}\n'}),
     ("--train_file c.jsonl --id_column_name key", "", {"c.jsonl": SEVERAL}, left("datastore.json", num_passages=2)),
     ("--output_dir datastore --add", "datastore", {"datastore/datastore.json": truncate()}),
     (f"{SEARCH} --output_dir nowhere", "nowhere|--query"),
@@ -524,6 +574,7 @@ OTHERS = [
         ("--datastore nowhere", "nowhere"),
         ("--text_file blank.jsonl", "text_file|blank", {"blank.jsonl": '{"text": " "}\n' * 3}),
         ("--output_file nearest.txt", "output_file|.jsonl"),
+        ("--text_column_name body", "body"),
         ("--training_tokens 0", "training_tokens|0"),
     ),
     *list_cases(

@@ -3,7 +3,13 @@
 import pytest
 from datasets import Dataset
 
-from hf_domain.data.columns import PAIRS, find_document_columns, find_text_columns, warn_of_shared_rows
+from hf_domain.data.columns import (
+    PAIRS,
+    find_document_columns,
+    find_split_columns,
+    find_text_columns,
+    warn_of_shared_rows,
+)
 
 
 def make_dataset(*columns, **others):
@@ -16,6 +22,23 @@ def test_pairs_are_found_among_labels_and_ids(pair):
     dataset = make_dataset(*others, *reversed(pair), year=[1], words=[["a"]])
     assert find_text_columns(dataset, label_column="label") == find_document_columns(dataset) == list(pair)
     assert find_document_columns(dataset.to_iterable_dataset()) == list(pair)
+
+
+def test_known_names_win_over_all_others(caplog):
+    """A file of the web has an author and a date beside its text."""
+    caplog.set_level("INFO")
+    for known, others in (
+        (["text"], ["author", "date"]),
+        (["text"], ["url"]),
+        (["text"], ["title", "sentence1", "sentence2"]),
+        (["premise", "hypothesis"], ["sentence", "genre"]),
+        (["sentence"], ["source"]),
+    ):
+        splits = {"train": make_dataset("id", *others, *known, "label")}
+        assert find_split_columns(splits, "label") == known
+        assert caplog.messages[-1] == f"Columns of text: {' + '.join(known)}; ignored: {', '.join(others)}"
+    with pytest.raises(ValueError, match="test has text, text_pair, and train has text"):
+        find_split_columns({"train": make_dataset("text"), "test": make_dataset("text", "text_pair")}, "label")
 
 
 def test_one_column_is_found():
@@ -52,9 +75,7 @@ def test_rows_that_are_trained_and_scored_are_counted(caplog):
 @pytest.mark.parametrize(
     ("columns", "names", "message"),
     [
-        (("text", "title"), None, "reading text leaves out title. .* --text_column_names text,title"),
-        (("text", "text_pair", "note"), None, r"reading text \+ text_pair leaves out note"),
-        (("title", "body"), None, "the choice is unclear: title, body. .* --text_column_names title,body"),
+        (("title", "body"), None, "the choice is unclear: title, body. .* --text_column_names title"),
         ((), None, r"must have a column of text, but none of year \(int64\) is text"),
         (("text",), "text,text", "two different ones, as first,second, but is text,text"),
         (("text",), "a,b,c", "two different ones, as first,second, but is a,b,c"),

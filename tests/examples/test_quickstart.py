@@ -160,6 +160,7 @@ def test_missing_input_is_reported_first(monkeypatch, inputs):
     [
         ([{"words": ["a"], "classes": ["O"]}], r"ner: tags, tokens.* has words, classes. Rename"),
         ([{"tokens": ["a"], "tags": ["O"]}] * 2, "training needs two different labels"),
+        ([{"title": "a", "note": "b", "label": "x"}], "the choice is unclear: title, note"),
     ],
 )
 def test_a_task_is_checked_before_anything_runs(monkeypatch, inputs, rows, message):

@@ -6,7 +6,6 @@ import sys
 import pytest
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
-from hf_domain import cli
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.hub import export_datastore
 from hf_domain.examples import build_datastore, select_text
@@ -111,63 +110,6 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
     assert passages["document_id"][:] == [f"d{number}" for number in range(21) if number not in (9, 19)]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"output_dir": "new", "train_file": ["corpus.txt"]}, "Give --model_name_or_path"),
-        ({"output_dir": "new", "model_name_or_path": "encoder"}, "Give either --train_file or --dataset_name"),
-        ({"output_dir": "new", "add": True}, "new does not exist"),
-        (
-            {
-                "output_dir": "new",
-                "model_name_or_path": "encoder",
-                "train_file": ["corpus.txt"],
-                "held_out_file": "a.txt",
-            },
-            r"must end in \.jsonl, but is a\.txt",
-        ),
-        (
-            {
-                "output_dir": "new",
-                "model_name_or_path": "encoder",
-                "train_file": ["there.jsonl"],
-                "held_out_file": "there.jsonl",
-            },
-            r"must be a new file, but there.jsonl holds something else",
-        ),
-        ({"output_dir": "encoder", "train_file": ["corpus.txt"]}, "encoder exists. Use --add"),
-        ({"output_dir": "encoder", "add": True, "train_file": ["corpus.txt"]}, "encoder must be a datastore"),
-        (
-            {"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["no.txt"]},
-            "one file must match no.txt",
-        ),
-        (
-            {"output_dir": "new", "model_name_or_path": "encoder", "train_file": ["corpus.txt"], "max_length": 1000},
-            "to 512, the encoder's limit, but is 1000",
-        ),
-    ],
-)
-def test_mistakes_are_reported(folder, monkeypatch, capsys, flags, message):
-    monkeypatch.chdir(folder)
-    (folder / "there.jsonl").write_text('{"text": "omega"}\n')
-    with pytest.raises((ValueError, OSError), match=message):
-        run(build_datastore, monkeypatch, capsys, **flags)
-    assert not (folder / "new").exists() and (folder / "there.jsonl").read_text() == '{"text": "omega"}\n'
-
-
-def test_pairs_are_no_documents(folder, monkeypatch, capsys):
-    (folder / "pairs.jsonl").write_text(json.dumps({"text": "number3", "text_pair": "number7"}), encoding="utf-8")
-    options = {"output_dir": folder / "store", "train_file": [folder / "pairs.jsonl"], "max_length": 64}
-    with pytest.raises(ValueError, match="must be one text, but there are text and text_pair"):
-        run(build_datastore, monkeypatch, capsys, **options, model_name_or_path=folder / "encoder")
-
-
-def test_command_ends_in_one_line(folder, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["hf-domain", "build_datastore", "--output_dir", str(folder), "--query", "x"])
-    with pytest.raises(SystemExit, match=f"^error: {folder} must be a datastore"):
-        cli.main()
-
-
 def test_select_text(folder, monkeypatch, capsys):
     """The task's texts, whatever its kind, then what they find, as much as the training needs."""
     run(
@@ -190,11 +132,3 @@ def test_select_text(folder, monkeypatch, capsys):
         run(select_text, monkeypatch, capsys, **options, training_tokens=total)
         lines = [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
         assert needed <= count(lines[2:]) < needed + count(lines[-1:])
-
-    for changed, message in (
-        ({"output_file": folder / "nearest.txt"}, "--output_file must end in .jsonl"),
-        ({"training_tokens": 0}, "--training_tokens must be at least 1, but is 0"),
-        ({"text_column_name": "body"}, "names body"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            run(select_text, monkeypatch, capsys, **{**options, **changed})

@@ -9,8 +9,8 @@ import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from script_runs import save_tiny_bert
-from tiny_tokenizers import SENTENCES, make_bert_tokenizer
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+from tiny_tokenizers import SENTENCES
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_domain.examples import run_distill
 from hf_domain.tokenization import VocabularyDelta, count_shard, expand_vocabulary
@@ -124,28 +124,6 @@ def test_rerun_skips_and_killed_step_continues(run, tmp_path, capsys):
     assert json.loads((last / "step.json").read_text())["done"]
 
 
-def test_options_that_nothing_would_read_are_refused(run, tmp_path):
-    message = "--masked_lm_steps must come with a strategy that ends with a distillation, but from_scratch ends"
-    refuse(run, tmp_path, message, strategy="from_scratch", masked_lm_steps=5)
-    message = "--hidden_size must come with --num_hidden_layers"
-    refuse(run, tmp_path, message, num_hidden_layers=None, student_layers=[1])
-    message = "--hidden_size and --intermediate_size must come with --num_hidden_layers"
-    refuse(run, tmp_path, message, num_hidden_layers=None, student_name_or_path="student")
-
-
-def test_options_of_a_later_step_are_checked_before_the_first(run, tmp_path):
-    for options, message in (
-        (
-            {"objective": "clm", "whole_word_mask": True},
-            "--objective clm needs --method dapt or lora, without --whole_w",
-        ),
-        ({"mix": f"{tmp_path}/missing.txt:0.1"}, "must match .*missing.txt, but none does"),
-        ({"word_counts": [tmp_path / "missing.txt"] * 2, "whole_word_mask": True}, "must match .*missing.txt"),
-    ):
-        refuse(run, tmp_path, message, strategy="distill_then_adapt", **options)
-        assert not list((tmp_path / "output").rglob("config.json"))
-
-
 def test_dry_run_writes_nothing(run, tmp_path, capsys):
     run(dry_run=True, masked_lm_steps=5)
     lines = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
@@ -200,39 +178,6 @@ def test_other_students_and_relations(run, tmp_path, teacher):
         **options,
     )
     assert AutoModel.from_pretrained(folder / "adapted").config.num_attention_heads == 1
-
-
-def refuse(run, tmp_path, match, **options):
-    with pytest.raises((ValueError, FileNotFoundError), match=match):
-        run(**options)
-    assert not list(Path(tmp_path, "output").rglob("model.safetensors"))
-
-
-def test_bad_input(run, tmp_path):
-    refuse(
-        run, tmp_path, r"exactly one of student_name_or_path, student_layers and num_hidden_layers", student_layers=[1]
-    )
-    refuse(
-        run,
-        tmp_path,
-        r"exactly one of student_name_or_path, student_layers and num_hidden_layers",
-        num_hidden_layers=None,
-    )
-    refuse(run, tmp_path, "divides them among 3 steps, but is 1", student_steps=1)
-    refuse(run, tmp_path, "student has 4 and the teacher 2", num_attention_heads=4)
-    refuse(run, tmp_path, "5 does not divide 16", method="minilmv2", num_relation_heads=5)
-    refuse(run, tmp_path, "at most 2, the layers of the teacher, but is 9", teacher_layer=9)
-    tokenizer = make_bert_tokenizer([*SENTENCES, "entirely other words"])
-    BertForMaskedLM(
-        BertConfig(
-            vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-        )
-    ).save_pretrained(tmp_path / "other")
-    tokenizer.save_pretrained(tmp_path / "other")
-    # What distills nothing has no pair that must fit.
-    run(strategy="from_scratch", num_attention_heads=4, output_dir=tmp_path / "scratch")
-    options = {"num_hidden_layers": None, "hidden_size": None, "intermediate_size": None}
-    refuse(run, tmp_path, "must have the same vocabulary", student_name_or_path=tmp_path / "other", **options)
 
 
 def test_plan_from_another_base(run, tmp_path):

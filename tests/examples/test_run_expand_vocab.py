@@ -92,19 +92,3 @@ def test_a_dask_cluster_counts_the_same(checkpoint, tmp_path):
         options = {"dask_scheduler": address, "counts_file": counts, "embedding_init": "none"}
         run(checkpoint, tmp_path / "new", tmp_path / "corpus.txt", **options)
     assert WordCounts.load(counts) == count_shard(DOMAIN_TEXTS, make_wordpiece().backend_tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("corpus.txt", b"good\nb\xff\xfed\n", "corpus.txt, line 2"),
-        ("corpus.jsonl", b'{"text": "good"}\n{"text": \n', "corpus.jsonl, line 2"),
-        ("corpus.jsonl", b'{"body": 1}', r"a column of text, but none of body \(int64\) is text"),
-        ("corpus.txt", b"", "corpus.txt is empty"),
-    ],
-)
-def test_a_corpus_that_cannot_be_read_is_reported(name, content, told, checkpoint, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=told):
-        run(checkpoint, tmp_path / "new", tmp_path / name)
-    assert not (tmp_path / "new").exists()

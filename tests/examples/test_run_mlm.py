@@ -15,7 +15,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
-from transformers import AutoModelForMaskedLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_domain.examples import run_mlm
 from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
@@ -170,14 +170,8 @@ def test_memory(run, tmp_path, encoder, general):
 
 
 def test_memory_that_does_not_fit(run, tmp_path, encoder, general, expanded):
-    refuse(run, tmp_path, "--memory_name_or_path must be given .* is None with --method gmap", method="gmap")
-    refuse(run, tmp_path, "but is .*general with --method dapt", memory_name_or_path=general)
     options = {"method": "gmap", "memory_name_or_path": general}
     refuse(run, tmp_path, "both encoders must have one tokenizer", expanded_vocabulary=expanded, **options)
-    refuse(run, tmp_path, "ascending layers from 1 to 2", config_overrides="memory_layers=[3]", **options)
-    refuse(run, tmp_path, "but ensemble is for task heads", config_overrides="strategy=ensemble", **options)
-    make_bert_tokenizer(SENTENCES[:3]).save_pretrained(general)
-    refuse(run, tmp_path, "both encoders must have one tokenizer", **options)
 
 
 @pytest.fixture
@@ -297,12 +291,6 @@ def test_exbert_as_an_adapter_is_exbert(run, expanded, encoder, tmp_path):
     ids = torch.arange(5, model.config.vocab_size)[None, -20:]
     with torch.no_grad():
         torch.testing.assert_close(adapter(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-5)
-
-
-def test_options_that_an_adapter_refuses(run, tmp_path):
-    refuse(run, tmp_path, "which stays unchanged", method="exbert_adapter", config_overrides="freeze_backbone=false")
-    run("exbert", method="exbert")
-    refuse(run, tmp_path, "which stays unchanged", method="exbert_adapter", model_name_or_path=tmp_path / "exbert")
 
 
 def test_exbert_without_new_words_says_so(run, expanded, tmp_path, caplog):
@@ -450,24 +438,6 @@ def test_what_is_read_late_is_missed_before_the_corpus_is_tokenized(run, tmp_pat
     refuse(run, tmp_path, "--do_eval needs text that is held out, .* is 0. Add", validation_split_percentage=0)
 
 
-def test_bad_input(run, tmp_path, encoder):
-    def write(name, content):
-        (tmp_path / name).write_bytes(content)
-        return tmp_path / name
-
-    refuse(run, tmp_path, "empty", train_file=write("empty.txt", b""))
-    refuse(run, tmp_path, "zero byte", train_file=write("binary.txt", b"a\0b\n"))
-    refuse(run, tmp_path, r"line 2 has the byte 0xff", train_file=write("latin.txt", b"good\n\xff\n"))
-    refuse(run, tmp_path, r"must end in \.txt.*but .*corpus\.docx does not", train_file=write("corpus.docx", b"text"))
-    refuse(run, tmp_path, "one batch of 8 examples, but has", train_file=write("short.txt", b"a few words\n" * 9))
-    refuse(run, tmp_path, "one file must match", train_file=tmp_path / "missing.txt")
-    refuse(run, tmp_path, "--streaming must come with --max_steps", streaming=True, max_steps=-1)
-    refuse(run, tmp_path, "--do_train for --method lora, which pushes", method="lora", push_to_hub=True, do_train=False)
-    refuse(run, tmp_path, "no option kl_wieght", method="varmae", config_overrides="kl_wieght=1")
-    refuse(run, tmp_path, "dapt has none", config_overrides="kl_weight=1")
-    refuse(run, tmp_path, "the encoder's limit, but is 1024", max_seq_length=1024)
-
-
 def test_tokenizer_that_does_not_fit(run, tmp_path, encoder):
     larger = make_bert_tokenizer([*SENTENCES, "onemore"])
     larger.save_pretrained(tmp_path / "larger")
@@ -475,18 +445,3 @@ def test_tokenizer_that_does_not_fit(run, tmp_path, encoder):
     larger.mask_token = None
     larger.save_pretrained(tmp_path / "maskless")
     refuse(run, tmp_path, "mask token", tokenizer_name=tmp_path / "maskless")
-
-
-def test_model_that_is_no_encoder(run, tmp_path, encoder):
-    config = GPT2Config(vocab_size=200, n_embd=16, n_layer=1, n_head=2)
-    GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
-    make_bert_tokenizer().save_pretrained(tmp_path / "gpt2")
-    refuse(run, tmp_path, "must be an encoder .* but is a gpt2", method="varmae", model_name_or_path=tmp_path / "gpt2")
-
-
-def test_output_folder_of_another_model(run, tmp_path):
-    run(method="dapt")
-    before = (tmp_path / "output" / "model.safetensors").read_bytes()
-    with pytest.raises(ValueError, match="contains another run, finished, with method 'dapt', now 'varmae'"):
-        run(method="varmae")
-    assert (tmp_path / "output" / "model.safetensors").read_bytes() == before

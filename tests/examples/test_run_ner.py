@@ -115,39 +115,3 @@ def test_later_tokens_are_labeled_in_training_only(tmp_path, monkeypatch, run):
     for labels, row in zip(trained["labels"], rows, strict=True):
         assert labels.count(-100) == 2 and len(labels) > len(row["tokens"]) + 2  # all but [CLS] and [SEP]
         assert labels.count(0) == 1  # B-Disease
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"tokens": ["the"], "tags": ["B-Gene"]},
-            "must occur in train, which has B-Disease, I-Disease, O, but B-Gene does not",
-        ),
-        ({"tokens": ["the", "gene"], "tags": ["O"]}, r"1 tags for 2 words in line 1 of .*validation.jsonl"),
-        ({"tokens": ["the"], "tags": [None]}, r"tags is empty in line 1 of .*validation.jsonl"),
-        ({"tokens": ["the", None], "tags": ["O", "O"]}, r"tokens is \['the', None\] in line 1 of"),
-        ({"words": ["the"], "tags": ["O"]}, "split validation must have the column tokens, but has words, tags"),
-        ({"tokens": ["the"]}, "split validation must have the column tags, but has tokens"),
-    ],
-)
-def test_bad_input_is_reported_before_anything_is_written(tmp_path, run, row, message):
-    with pytest.raises(ValueError, match=message):
-        run({"train": make_rows(8), "validation": [row]})
-    assert not (tmp_path / "output" / "config.json").exists()
-
-
-def test_tags_that_are_all_the_same_are_reported(tmp_path, run):
-    rows = [{"tokens": row["tokens"], "tags": ["O"] * len(row["tokens"])} for row in make_rows(8)]
-    with pytest.raises(ValueError, match="at least two different labels, but tags is 'O' everywhere in train"):
-        run({"train": rows, "validation": rows}, num_train_epochs=1)
-    assert not (tmp_path / "output" / "config.json").exists()
-
-
-@pytest.mark.parametrize(("inside", "outside"), [(1, 0), ("Disease", "none")])
-def test_tags_without_an_o_are_refused(tmp_path, run, inside, outside):
-    """Every word would be part of an entity."""
-    rows = [{**row, "tags": [outside if tag == "O" else inside for tag in row["tags"]]} for row in make_rows(8)]
-    with pytest.raises(ValueError, match=r"and O for any other word, but none is O: .*names instead of numbers"):
-        run({"train": rows, "validation": rows})
-    assert not (tmp_path / "output" / "config.json").exists()

@@ -113,29 +113,3 @@ def test_predict_abstains_where_the_run_does(tmp_path, run):
 def test_a_trained_model_is_evaluated_without_training_data(tmp_path, run, model):
     results = run({"validation": make_rows(4)}, do_train=False)
     assert set(results) >= {"eval_f1", "eval_exact_match"} and "train_loss" not in results
-
-
-@pytest.mark.parametrize(
-    ("change", "flags", "message"),
-    [
-        ({"answers": {"text": ["paris"], "answer_start": [0]}}, {}, "for id 8-0 of train it has"),
-        ({"id": "8-1"}, {}, "8-1 occurs twice in train"),
-        ({"context": None}, {}, r"context is empty in line 1 of .*train.jsonl"),
-        ({"answers": None}, {}, r"but are None in line 1 of .*train.jsonl"),
-        ({"answers": {"text": ["then"], "answer_start": []}}, {}, "two lists of equal length.* in line 1 of"),
-        ({}, {"doc_stride": 30}, "doc_stride=30, but a question"),
-    ],
-)
-def test_bad_input_is_reported_before_anything_is_written(tmp_path, run, change, flags, message):
-    rows = make_rows(8)
-    rows[0] |= change
-    with pytest.raises(ValueError, match=message):
-        run({"train": rows, "validation": make_rows(4)}, **flags)
-    assert not (tmp_path / "output" / "config.json").exists()
-
-
-def test_questions_that_are_all_without_an_answer_are_reported(tmp_path, run):
-    rows = make_rows(8, share_without=1.0)
-    with pytest.raises(ValueError, match="questions with answers, but train has none"):
-        run({"train": rows, "validation": rows}, version_2_with_negative=True, num_train_epochs=1)
-    assert not (tmp_path / "output" / "config.json").exists()

@@ -18,27 +18,10 @@ import signal
 import sys
 from pathlib import Path
 
-from hf_domain.cli import find_output
+from hf_domain.cli import COMMANDS, find_module, find_output
 from hf_domain.safe_io import describe_full_disk, is_disk_full
 
-PRELOADED = [
-    "hf_domain.examples.run_mlm",
-    "hf_domain.examples.run_classification",
-    "hf_domain.examples.run_ner",
-    "hf_domain.examples.run_qa",
-    "hf_domain.examples.run_distill",
-    "hf_domain.examples.run_expand_vocab",
-    "hf_domain.examples.run_export",
-    "hf_domain.examples.run_sentences",
-    "hf_domain.examples.average_models",
-    "hf_domain.examples.build_datastore",
-    "hf_domain.examples.compare",
-    "hf_domain.examples.quickstart",
-    "hf_domain.examples.publish",
-    "hf_domain.examples.predict",
-    "hf_domain.examples.run_probe",
-    "hf_domain.examples.advise",
-]
+PRELOADED = [find_module(name) for name in COMMANDS]
 ENOSPC = "No space left on device"
 
 
@@ -175,17 +158,18 @@ class Stream:
         self.watch.kill()
 
 
-def run_watched(module, arguments, folder, cache, log, at, is_full):
-    """In the forked process: run a script with arguments, watched; writes the points to the log."""
+def run_watched(command, arguments, folder, cwd, log, at, is_full):
+    """In the forked process: run a command with arguments, watched; writes the points to the log."""
     watch = Watch(folder, at, is_full)
     with open(log, "w", encoding="utf-8") as output:
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
+    os.chdir(cwd)
     import datasets
 
-    datasets.config.HF_DATASETS_CACHE = Path(cache)
-    sys.argv = [module, *arguments]
-    script = importlib.import_module(f"hf_domain.examples.{module}")
+    datasets.config.HF_DATASETS_CACHE = Path(cwd, "cache")
+    sys.argv = [command, *arguments]
+    script = importlib.import_module(find_module(command))
     pretend_slow_parts(script)
     watch.install()
     try:
@@ -215,13 +199,13 @@ def pretend_slow_parts(script):
         script.run_comparison = lambda plan, folder, *_, **__: pretended_runs.run_comparison(plan, folder, pretend)
 
 
-def run(module, arguments, folder, *, cache, at=None, is_full=False):
-    """Run a script in a process of its own; returns the exit code, the points and the log."""
+def run(command, arguments, folder, *, cwd, at=None, is_full=False):
+    """Run a command in a process of its own; returns the exit code, the points and the log."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     log = Path(f"{folder}.log")
     process = context.Process(
-        target=run_watched, args=(module, arguments, str(folder), str(cache), str(log), at, is_full)
+        target=run_watched, args=(command, arguments, str(folder), str(cwd), str(log), at, is_full)
     )
     process.start()
     process.join()

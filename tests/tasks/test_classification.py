@@ -2,18 +2,20 @@
 
 import numpy as np
 import pytest
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from sklearn.metrics import f1_score
 from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain.tasks.classification import (
+    Classification,
+    ClassificationArguments,
     choose_thresholds,
     decode_logits,
     encode_labels,
     name_predictions,
     tokenize_texts,
 )
-from hf_domain.tasks.labels import find_problem_type
+from hf_domain.tasks.labels import find_labels, find_problem_type, name_multi_hot
 
 
 @pytest.mark.parametrize(
@@ -44,20 +46,74 @@ def test_lists_written_as_text_are_no_names():
 
 
 @pytest.mark.parametrize("kind", [int, float, bool])
-def test_rows_of_zeros_and_ones_are_no_lists_of_labels(kind):
-    def find(*lists):
+def test_rows_of_zeros_and_ones_are_several_labels(kind):
+    def read(*lists, names=None, feature=None):
         labels = [None if row is None else [kind(value) for value in row] for row in lists]
-        return find_problem_type(Dataset.from_dict({"label": labels}), "label", None, None)
+        features = feature and Features(text=Value("string"), label=feature)
+        rows = Dataset.from_dict({"text": ["a"] * len(labels), "label": labels}, features=features)
+        return name_multi_hot(DatasetDict(train=rows), "label", names)["train"]["label"][:]
 
-    with pytest.raises(ValueError, match=r"3 values of 0 and 1, such as \[.*in example 1 of train.* for example \[\"a"):
-        find(None, [1, 0, 0], [0, 1, 1])
-    with pytest.raises(ValueError, match="2 values of 0 and 1"):
-        find([0, 1], [1, 0])  # as names, both in every list
-    for lists in ([[1], [0], [1]], [[1, 0], [0], []], [[0, 1], []]):
-        assert find(*lists) == "multi_label_classification"
-    assert find_problem_type(Dataset.from_dict({"label": [[1, 2], [0, 1]]}), "label", None, None) == (
-        "multi_label_classification"
+    assert read(None, [1, 0, 0], [0, 1, 1]) == [None, ["0"], ["1", "2"]]
+    assert read([1, 0, 0], [0, 1, 1], names=["a", "b", "c"]) == [["a"], ["b", "c"]]
+    if kind is int:
+        feature = List(ClassLabel(names=["x", "y", "z"]))
+        assert read([1, 0, 0], [0, 1, 1], feature=feature) == [["x"], ["y", "z"]]
+    assert read([1, 0], [0, 1], [0, 0]) == [["0"], ["1"], []]
+    for lists in ([[1], [0], [1]], [[1, 0], [0], []], [[0, 1], []]):  # names of labels
+        assert read(*lists) == lists
+    with pytest.raises(ValueError, match="a name for each of the 2 values of label, but has 1: a"):
+        read([0, 1], [1, 0], names=["a"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_type", "names"),
+    [
+        ([0.0, 2.0, 1.0], "single_label_classification", ["0", "1", "2"]),
+        ([0.0, 2.0, 1.5], "regression", ["value"]),
+        ([[1, 0, 1], [0, 0, 1]], "multi_label_classification", ["0", "1", "2"]),
+    ],
+)
+def test_whole_numbers_are_classes_also_as_floats(labels, problem_type, names):
+    task = Classification(ClassificationArguments())
+    rows = Dataset.from_dict({"text": [f"text {number}" for number in range(len(labels))], "label": labels})
+    splits = task.read(DatasetDict(train=rows))
+    assert (task.problem_type, [name for name in task.label_names if name in names]) == (
+        problem_type,
+        [name for name in names if name in task.label_names],
     )
+    task.tokenizer = make_bert_tokenizer(["text"])
+    assert len(task.tokenize(splits["train"][:])["labels"]) == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ({"a": 1}, r"label is \{'a': 1\} in example 0 of train. Give each label a column"),
+        ([{"a": 1}], r"label is \[\{'a': 1\}\] in example 0 of train"),
+        ([[0, 7], [3, 4]], "as for a span of characters. To find spans, give lists of words as tokens"),
+    ],
+)
+def test_a_label_is_a_name_a_number_or_a_list_of_these(label, message):
+    rows = Dataset.from_dict({"text": ["a text"], "label": [label]})
+    with pytest.raises(ValueError, match=message):
+        Classification(ClassificationArguments()).read(DatasetDict(train=rows))
+
+
+def test_hidden_labels_of_a_test_set_are_left_out(caplog):
+    caplog.set_level("INFO")
+    train, test = (Dataset.from_dict({"text": ["a", "b"], "label": labels}) for labels in ([0, 1], [-1, -1]))
+    splits = Classification(ClassificationArguments()).read(DatasetDict(train=train, test=test))
+    assert splits["test"].column_names == ["text"]
+    assert "The labels of test are hidden (label is -1): its rows are predicted, not scored" in caplog.messages
+    known = DatasetDict(train=train.map(lambda row: {"label": row["label"] - 1}), test=test)
+    assert "label" in Classification(ClassificationArguments()).read(known)["test"].column_names
+
+
+def test_twins_among_labels_are_named_once(caplog):
+    rows = Dataset.from_dict({"label": ["yes", "yes ", "Yes", "no", "caf\u00e9", "cafe\u0301"]})
+    names, _ = find_labels(DatasetDict(train=rows), "label")
+    (line,) = caplog.messages
+    assert len(names) == 6 and "'Yes', 'yes', 'yes '; 'cafe\u0301', 'caf\u00e9'. Give them one spelling" in line
 
 
 def test_labels_are_encoded_by_problem_type():

@@ -1,10 +1,24 @@
 """Question answering: windows over long contexts, and answers from hand-made logits."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from datasets import Dataset, DatasetDict
 from tiny_tokenizers import MAKERS, make_bert_tokenizer, make_tokenizer
+from transformers import EvalPrediction
 
-from hf_domain.tasks.question_answering import check_questions, cut_windows, find_answers, tokenize_questions
+from hf_domain.data.files import load_files, locate_row
+from hf_domain.tasks import find_kind
+from hf_domain.tasks.question_answering import (
+    QuestionAnswering,
+    QuestionAnsweringArguments,
+    check_questions,
+    cut_windows,
+    find_answers,
+    tokenize_questions,
+)
 
 QUESTION = "which words are masked?"
 CONTEXT = (
@@ -92,9 +106,97 @@ def test_tokenizer_that_moves_the_start_token_is_refused():
         tokenize_questions(make_examples(None), tokenizer)
 
 
-def test_question_that_leaves_no_room_is_reported():
-    with pytest.raises(ValueError, match="doc_stride=26, but a question of 10 tokens leaves 26"):
-        tokenize_questions(make_examples(None), make_bert_tokenizer(), max_seq_length=39, doc_stride=26)
+def test_a_question_that_leaves_no_room_is_left_out_and_named(caplog):
+    tokenizer, kind = make_bert_tokenizer(), QuestionAnswering(QuestionAnsweringArguments())
+    assert tokenize_questions(make_examples(None), tokenizer, max_seq_length=39, doc_stride=26)["input_ids"] == []
+    examples = make_examples("hidden words", "left out", None)
+    examples["question"][1] = "why " * 40
+    rows = kind.read(DatasetDict(train=Dataset.from_dict(examples)))["train"]
+    kind.args.max_seq_length, kind.args.doc_stride = 39, 8
+    kind.use(tokenizer)
+    windows = Dataset.from_dict(kind.tokenize(rows[:], does_train=True))
+    assert {*windows["example_id"]} == {"q0", "q2"}
+    kind.check_examples("train", rows, windows)
+    assert caplog.messages[-1].startswith("1 of 3 questions of train are left out, because a question must leave room")
+    assert caplog.messages[-1].endswith(": q1")
+    logits = np.zeros((len(windows), 39))
+    output, config = EvalPrediction((logits, logits), None), SimpleNamespace()
+    assert [row["prediction"] != "" for row in kind.decode(output, rows, windows, config)] == [True, False, True]
+    with pytest.raises(ValueError, match="but none of test does: q1"):
+        kind.check_examples("test", rows.select([1]), windows.select([]))
+
+
+# A zero-width space, a mark that turns the direction, a soft hyphen, a variation selector, a mark of byte order.
+@pytest.mark.parametrize("mark", ["\u200b", "\u200f", "\xad", "\ufe0f", "\ufeff"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_answer_may_begin_or_end_in_a_character_without_a_token(mark, ends):
+    answer = f"hidden words{mark}" if ends else f"{mark}hidden words"
+    context = CONTEXT.replace("hidden words", answer)
+    examples = make_examples("hidden words") | {"context": [context]}
+    examples["answers"] = [{"text": [answer], "answer_start": [context.index(answer)]}]
+    features = tokenize_questions(examples, make_bert_tokenizer(), max_seq_length=48, doc_stride=12, drops_lost=True)
+    shown = [index for index, first in enumerate(features["start_positions"]) if first]
+    assert shown
+    for index in shown:
+        offsets = features["offset_mapping"][index]
+        first, last = features["start_positions"][index], features["end_positions"][index]
+        assert context[offsets[first][0] : offsets[last][1]] == "hidden words"
+
+
+def test_an_answer_that_no_window_shows_is_not_learned_as_none():
+    tokenizer, options = make_bert_tokenizer(), {"max_seq_length": 24, "doc_stride": 4}
+    examples = make_examples(CONTEXT[:60], None, "hidden words")
+    assert {*tokenize_questions(examples, tokenizer, **options)["example_id"]} == {"q0", "q1", "q2"}
+    assert {*tokenize_questions(examples, tokenizer, drops_lost=True, **options)["example_id"]} == {"q1", "q2"}
+
+
+CONTEXTS, ASKED = ["a cat sat", "the dog ran"], {"question": "who ?"}
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": "Animals",
+            "paragraphs": [
+                {
+                    "context": "a cat sat",
+                    "qas": [{"id": "1", "question": "who ?", "answers": [{"text": "cat", "answer_start": 2}]}],
+                },
+                {"context": "the dog ran", "qas": [{"id": "2", "question": "who ?", "answers": []}]},
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("form", ["nested", "articles", "dictionaries", "texts", "text", "lists"])
+def test_answers_are_read_in_every_form(tmp_path, monkeypatch, form):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    if form == "nested":
+        file = tmp_path / "train-v1.1.json"
+        file.write_text(json.dumps(SQUAD, indent=1))
+        rows = load_files(str(file))
+        assert locate_row(str(file), 1) == f"question 2 of {file}"
+    elif form == "articles":
+        rows = Dataset.from_list(SQUAD["data"])
+    else:
+        answers = {
+            "dictionaries": [[{"text": "cat", "answer_start": 2}], []],
+            "texts": [["cat"], []],
+            "text": ["cat", "dog"],
+            "lists": [{"text": ["cat"], "answer_start": [2]}, {"text": [], "answer_start": []}],
+        }[form]
+        rows = Dataset.from_dict({"question": ["who ?"] * 2, "context": CONTEXTS, "answers": answers})
+    assert find_kind({*rows.column_names}) is QuestionAnswering
+    read = QuestionAnswering(QuestionAnsweringArguments()).read(DatasetDict(train=rows))["train"]
+    second = {"text": ["dog"], "answer_start": [4]} if form == "text" else {"text": [], "answer_start": []}
+    assert read["answers"][:] == [{"text": ["cat"], "answer_start": [2]}, second]
+    assert (read["context"][:], read["question"][:]) == (CONTEXTS, ["who ?"] * 2)
+
+
+def test_an_answer_that_the_context_lacks_is_named():
+    rows = Dataset.from_dict({"question": ["who ?"], "context": ["a cat"], "answers": [["dog"]]})
+    with pytest.raises(ValueError, match="id 0 of train does not contain 'dog', in example 0 of train"):
+        QuestionAnswering(QuestionAnsweringArguments()).read(DatasetDict(train=rows))
 
 
 def test_wrong_questions_are_reported():
