@@ -232,7 +232,7 @@ def prepare_for_words(tokenizer: PreTrainedTokenizerBase) -> None:
     Args:
         tokenizer: Changed in place, and saved with the change.
     """
-    pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+    pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer if tokenizer.is_fast else None
     if isinstance(pre_tokenizer, ByteLevel):
         pre_tokenizer.add_prefix_space = True
         # RobertaTokenizer rebuilds its pre-tokenizer from this setting on loading.
@@ -321,7 +321,26 @@ def encode_words(
         options |= {"truncation": True, "max_length": max_seq_length}
         options["padding"] = "max_length" if pad_to_max_length else False
     encodings = tokenizer(words, **options)
-    return encodings, [encodings.word_ids(row) for row in range(len(words))]
+    if tokenizer.is_fast:
+        return encodings, [encodings.word_ids(row) for row in range(len(words))]
+    return encodings, [
+        align_words(sentence, sum(mask), len(mask), tokenizer)
+        for sentence, mask in zip(words, encodings["attention_mask"], strict=True)
+    ]
+
+
+def align_words(words: list[str], length: int, padded: int, tokenizer: PreTrainedTokenizerBase) -> list[int | None]:
+    """Return for each token the number of its word, as `word_ids` of fast tokenizers: others tokenize word by word.
+
+    Args:
+        length: Number of tokens of the sentence, special ones included, after truncation.
+        padded: The same with padding at its end.
+    """
+    around = tokenizer.build_inputs_with_special_tokens([-1])
+    before, special = around.index(-1), len(around) - 1
+    owners: list[int | None] = [word for word, text in enumerate(words) for _ in tokenizer.tokenize(text)]
+    shown = [*[None] * before, *owners[: length - special]]
+    return shown + [None] * (padded - len(shown))
 
 
 def cut_sentence(sizes: Sequence[int], room: int) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from tiny_tokenizers import MAKERS, make_tokenizer
-from transformers import AutoTokenizer, EvalPrediction
+from transformers import AutoTokenizer, BertweetTokenizer, EvalPrediction
 
 from hf_domain.tasks.labels import find_ids, find_labels
 from hf_domain.tasks.token_classification import (
@@ -120,6 +120,20 @@ def test_long_sentences_become_windows_and_short_ones_are_padded():
     assert long == [-100, 1, -100]  # a word longer than a window is cut
     with pytest.raises(ValueError, match="1 labels for 2 words: left out"):
         tokenize_words([["left", "out"]], [[0]], tokenizer)
+
+
+def test_a_slow_tokenizer_aligns_word_by_word(tmp_path):
+    """BERTweet and PhoBERT have no `word_ids`; by hand, abc is a@@ b@@ c."""
+    (tmp_path / "vocab.txt").write_text("the 1\ncat 1\na@@ 1\nb@@ 1\nc 1\n")
+    (tmp_path / "bpe.codes").write_text("#version: 0.2\nt h 1\nth e</w> 1\nc a 1\nca t</w> 1\n")
+    tokenizer = BertweetTokenizer(str(tmp_path / "vocab.txt"), str(tmp_path / "bpe.codes"))
+    prepare_for_words(tokenizer)
+    sentences, labels = [["the", "abc", "", "cat"], ["cat"]], [[1, 2, 3, 4], [5]]
+    encodings = tokenize_words(sentences, labels, tokenizer, max_seq_length=8, pad_to_max_length=True)
+    assert encodings["labels"] == [[-100, 1, 2, -100, -100, 4, -100, -100], [-100, 5, *[-100] * 6]]
+    assert encodings["words"] == [[0, 1, 3], [0]]
+    windows = tokenize_words(sentences, labels, tokenizer, max_seq_length=6)
+    assert windows["words"] == [[0, 1], [3], [0]] and windows["labels"][1] == [-100, 4, -100]
 
 
 def test_windows_cover_every_word_within_their_room():
