@@ -115,13 +115,11 @@ def check_arguments(data_args: DataArguments, args: DatastoreArguments) -> None:
     exists, has_documents = Path(args.output_dir).exists(), bool(data_args.train_file or data_args.dataset_name)
     if not all(query.strip() for query in args.query):
         raise ValueError("--query must be a text, but one is empty. Write what to search for.")
-    if exists and has_documents and not args.add:
-        raise ValueError(f"--output_dir must be new, but {args.output_dir} exists. Use --add, or name another folder.")
     if not exists and args.query and not has_documents:
         raise FileNotFoundError(f"--query needs a datastore, but {args.output_dir} does not exist. Build it first.")
     if not exists and (args.add or args.rebuild_index):
         raise ValueError(f"--add and --rebuild_index need a datastore, but {args.output_dir} does not exist.")
-    if not exists and args.model_name_or_path is None:
+    if args.model_name_or_path is None and not (exists and (args.add or not has_documents)):
         raise ValueError("a new datastore needs an encoder's tokenizer to cut the passages. Give --model_name_or_path.")
 
 
@@ -138,14 +136,20 @@ def build_or_add(data_args: DataArguments, args: DatastoreArguments, datastore: 
         tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
         options = columns | {"max_length": args.max_length or 256, "engine": args.engine or "tantivy"}
         options |= {"analyzer": args.analyzer, "executor": executor}
-        return build_datastore(documents, args.output_dir, tokenizer, **options)
+        try:
+            return build_datastore(documents, args.output_dir, tokenizer, **options)
+        except FileExistsError as error:
+            raise FileExistsError(f"{error} Or use --add.") from None
 
 
 def main() -> None:
     data_args, args = parse_arguments(*ARGUMENTS, description=__doc__)
     check_arguments(data_args, args)
-    datastore = load_datastore(args) if Path(args.output_dir).exists() else None
-    if datastore is None or data_args.train_file or data_args.dataset_name:
+    has_documents = bool(data_args.train_file or data_args.dataset_name)
+    # The command of a finished build, perhaps killed at its very end, may be repeated.
+    opens = Path(args.output_dir).exists() and (args.add or not has_documents)
+    datastore = load_datastore(args) if opens else None
+    if datastore is None or has_documents:
         datastore = build_or_add(data_args, args, datastore)
     manifest = datastore.manifest
     print(

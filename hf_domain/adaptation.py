@@ -12,6 +12,7 @@ from hf_domain.hub import check_license
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
+from hf_domain.training.arguments import check_model
 from hf_domain.training.calls import describe_call, name_arguments
 from hf_domain.training.options import TrainingOptions, check_names
 from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
@@ -83,6 +84,7 @@ def adapt(
     if method not in methods:
         raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}. Choose one of them.")
     check_license(data_license)
+    check_model(encoder)
     folder = Path(output_dir)
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(

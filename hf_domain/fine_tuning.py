@@ -19,7 +19,7 @@ from hf_domain.hub import check_license
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder, read_json
 from hf_domain.tasks import find_kind
-from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
+from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, check_model
 from hf_domain.training.calls import describe_call, name_arguments, show_call
 from hf_domain.training.fine_tuning import run_fine_tuning
 from hf_domain.training.learning_rate import run_at_best_rate
@@ -199,6 +199,8 @@ def open_model(
     model: str | os.PathLike | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> Iterator[tuple[str, str | None]]:
     """Yield the names of a model and of its tokenizer; objects in memory are saved to a temporary folder."""
+    if not isinstance(model, PreTrainedModel):
+        check_model(model)
     if not isinstance(model, PreTrainedModel) and tokenizer is None:
         yield os.fspath(model), None
         return

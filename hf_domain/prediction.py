@@ -36,6 +36,7 @@ from hf_domain.methods.stock_models import match_tokenizer
 from hf_domain.tasks import find_kind_of_model
 from hf_domain.tasks.classification import find_vote
 from hf_domain.tasks.vote import NEW, NearestVote, join_columns, load_labeled
+from hf_domain.training.arguments import check_model
 from hf_domain.training.calls import name_arguments
 from hf_domain.training.task_trainer import map_splits
 from hf_domain.training.terminal import show_bars
@@ -138,6 +139,7 @@ def predict(
     network: Any = model
     if not isinstance(model, PreTrainedModel):
         name = os.fspath(model)
+        check_model(name)
         kind_class = find_kind_of_model(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **hub_options)
         with show_bars(shows_bars):

@@ -205,3 +205,13 @@ def test_a_loss_of_its_own_is_not_replaced(encoder, tmp_path):
         hf_domain.adapt(
             encoder, SENTENCES * 40, "varmae", output_dir=tmp_path / "a", label_smoothing_factor=0.1, **OPTIONS
         )
+
+
+def test_text_that_fills_no_block_for_validation_is_evaluated(encoder, tmp_path, caplog):
+    """A twentieth of 45 short lines is shorter than a block."""
+    options = OPTIONS | {"max_seq_length": 64, "num_tokens": 64, "batch_size": 1, "output_dir": tmp_path / "adapted"}
+    hf_domain.adapt(encoder, ["the hidden words"] * 45, general_validation_data=["other words"], **options)
+    results = read_results(tmp_path / "adapted")
+    assert math.isfinite(results["eval_loss"]) and math.isfinite(results["general_loss"])
+    assert "The validation text fills no block of 64 tokens, so that each of its 2 documents" in caplog.text
+    assert "The general text fills no block of 64 tokens" in caplog.text

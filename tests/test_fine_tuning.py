@@ -7,6 +7,8 @@ import random
 import pandas as pd
 import pytest
 from script_runs import run_script, save_tiny_bert, write_jsonl
+from tiny_tokenizers import make_bert_tokenizer
+from transformers import BertConfig, BertForMaskedLM
 
 import hf_domain
 from hf_domain.examples import run_classification
@@ -187,6 +189,27 @@ def test_errors_name_arguments_of_python(encoder, tmp_path):
         with pytest.raises(ValueError, match=message) as caught:
             hf_domain.fine_tune(encoder, {"train": rows}, **given, **options)
         assert "--" not in str(caught.value) and "command" not in str(caught.value)
+
+
+def test_the_default_length_is_at_most_that_of_the_encoder(tmp_path, monkeypatch):
+    model = BertForMaskedLM(BertConfig(vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+                                       intermediate_size=32, max_position_embeddings=64))  # fmt: skip
+    options = QUICK | {"max_seq_length": None}
+    asked = {"question": "which", "context": "cell gene " * 100, "answers": {"text": ["gene"], "answer_start": [5]}}
+    for name, rows in (("classes", [{"text": "gene " * 100, "label": n % 2} for n in range(4)]), ("answers", [asked])):
+        found = hf_domain.fine_tune(
+            model, {"train": rows}, make_bert_tokenizer([VOCABULARY]), output_dir=tmp_path / name, **options
+        )
+        assert found.model.config.trained_length == 64
+        assert hf_domain.predict(found.model, rows, progress=False).num_rows == len(rows)
+
+
+@pytest.mark.parametrize("function", ["adapt", "fine_tune", "predict"])
+def test_a_folder_that_is_not_there_is_named(tmp_path, function):
+    folder, options = str(tmp_path / "nothing"), {} if function == "predict" else {"output_dir": tmp_path / "made"}
+    with pytest.raises(ValueError, match=r"a model must be a folder or a name on the Hub, but .*nothing is neither"):
+        getattr(hf_domain, function)(folder, make_rows(1), **options)
+    assert not (tmp_path / "made").exists()
 
 
 def test_rates_need_a_validation(encoder, tmp_path):

@@ -236,7 +236,7 @@ def check_known(examples: Any, tokenizer: PreTrainedTokenizerBase, split: str) -
     if share == 1:
         raise ValueError(
             f"the tokenizer must know the text, but every token of {split} is {tokenizer.unk_token}. Use an encoder "
-            "for the language and the script of the text."
+            f"for the language and the script of the text.{advise_on_long_words(tokenizer)}"
         )
     warn_of_unknown(share, tokenizer, split)
 
@@ -246,8 +246,20 @@ def warn_of_unknown(share: float, tokenizer: PreTrainedTokenizerBase, split: str
     if share > MOST_UNKNOWN:
         logger.warning(
             f"{share:.0%} of the tokens of {split} are {tokenizer.unk_token}: the tokenizer does not know these words. "
-            "Use an encoder for the language and the script of the text."
+            f"Use an encoder for the language and the script of the text.{advise_on_long_words(tokenizer)}"
         )
+
+
+def advise_on_long_words(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return what to do about long words, such as names of compounds, that WordPiece turns into one unknown token."""
+    model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else None
+    longest = getattr(model, "max_input_chars_per_word", None)
+    if longest is None:
+        return ""
+    return (
+        f" Words of more than {longest} characters are always unknown: if the text has such words, raise "
+        "max_input_chars_per_word in tokenizer.json."
+    )
 
 
 def measure_unknown(examples: Any, tokenizer: PreTrainedTokenizerBase) -> float:

@@ -94,6 +94,12 @@ def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
         return _check_filled(join_rows(_read_rows(data, name)), name)
     except DatasetGenerationError as error:
         raise (error.__cause__ or error) from None  # of the function; datasets' own message does not repeat it
+    except UnicodeEncodeError as error:
+        broken = error.object[max(error.start - 20, 0) : error.end]
+        raise ValueError(
+            f"{name} must be text that UTF-8 can write, but {broken!r} has half of a character ("
+            f"{error.object[error.start]!r}). Drop it: text.encode(errors='ignore').decode()."
+        ) from None
     except ArrowException as error:
         raise ValueError(f"each column of {name} must have values of one type, but: {error}") from error
 

@@ -46,12 +46,12 @@ def build_datastore(
     """Cut documents into passages and index them.
 
     The folder appears when it is complete. Until then the work is in `FOLDER.unfinished`; after an interruption, the
-    same call continues there.
+    same call continues there. The call of a finished build returns its datastore.
 
     Args:
         documents: Rows with one text each, in the same order in every call: files or an object, see `load_rows`. Of
             several splits, `train`.
-        folder: Where the datastore will be; must not exist.
+        folder: Where the datastore will be.
         tokenizer: The tokenizer of the encoder that will read the passages.
         text_column: Column of the text. Blank documents are counted and give no passage.
         id_column: Column of the document's id. Default: the number of the row.
@@ -66,16 +66,12 @@ def build_datastore(
             is more.
 
     Raises:
-        FileExistsError: The folder exists.
+        FileExistsError: The folder exists, and is not a datastore of these documents and options.
         ValueError: The documents, the tokenizer or the options are invalid, or differ from those of the interrupted
             build.
         OSError: The disk is full; make room and repeat the call to continue.
     """
     folder = Path(folder).absolute()
-    if folder.exists():
-        raise FileExistsError(
-            f"a datastore must be built in a new folder, but {folder} exists. Name another or remove it."
-        )
     check_tokenizer(tokenizer, max_length)
     if engine == "tantivy":
         import_tantivy()
@@ -93,6 +89,8 @@ def build_datastore(
         analyzer_fingerprint=Analyzer(analyzer).fingerprint,
         engine=engine,
     )
+    if folder.exists():
+        return _open_built(folder, begun, Analyzer(analyzer), itertools.chain(first, rows), client)
     datastore = _begin(Path(f"{folder}.unfinished"), begun, Analyzer(analyzer), tokenizer)
     datastore.client = client
     total = len(documents) if isinstance(documents, Dataset) else None
@@ -116,6 +114,28 @@ def build_datastore(
     return Datastore(folder, datastore.manifest, datastore.analyzer, client)
 
 
+def _open_built(
+    folder: Path, begun: Manifest, analyzer: Analyzer, rows: Iterable[tuple[str, str]], client: Any
+) -> Datastore:
+    """Return a datastore that the same call has built, perhaps just before it was killed."""
+    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else begun
+    documents_hash, count = "", 0
+    for document_id, text in rows if not _find_difference(begun, manifest) else ():
+        documents_hash, count = chain_hashes(documents_hash, document_id, text), count + 1
+    if not count or (documents_hash, count) != (manifest.documents_hash, manifest.num_documents):
+        raise FileExistsError(
+            f"a datastore must be built in a new folder, but {folder} exists. Name another or remove it."
+        )
+    logger.info(f"{folder} is already built from these documents.")
+    return Datastore(folder, manifest, analyzer, client)
+
+
+def _find_difference(begun: Manifest, manifest: Manifest) -> str | None:
+    """Return the first option in which two builds differ."""
+    names = ("max_length", "tokenizer", "analyzer", "analyzer_fingerprint", "engine")
+    return next((name for name in names if getattr(begun, name) != getattr(manifest, name)), None)
+
+
 def _find_analyzer(analyzer: str | Callable[[str], list[str]] | None, texts: list[str]) -> str | Callable:
     """Return the requested analyzer, or the one that fits these texts; warn if the requested one does not."""
     fitting = choose_analyzer(texts)
@@ -133,13 +153,11 @@ def _find_analyzer(analyzer: str | Callable[[str], list[str]] | None, texts: lis
 def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrainedTokenizerBase) -> Datastore:
     """Open an unfinished datastore, or create an empty one."""
     if (folder / MANIFEST).exists() and (manifest := read_manifest(folder)).num_documents:
-        for name in ("max_length", "tokenizer", "analyzer", "analyzer_fingerprint", "engine"):
-            ours, theirs = getattr(begun, name), getattr(manifest, name)
-            if ours != theirs:
-                raise ValueError(
-                    f"an interrupted build must continue with the same options, but {folder} was begun with "
-                    f"{name} {theirs}, now {ours}. Use the same options, or remove that folder."
-                )
+        if name := _find_difference(begun, manifest):
+            raise ValueError(
+                f"an interrupted build must continue with the same options, but {folder} was begun with {name} "
+                f"{getattr(manifest, name)}, now {getattr(begun, name)}. Use the same options, or remove that folder."
+            )
         return Datastore(folder, manifest, analyzer)
     folder.mkdir(parents=True, exist_ok=True)
     datastore = Datastore(folder, begun, analyzer)

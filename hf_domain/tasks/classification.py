@@ -39,6 +39,7 @@ from hf_domain.tasks.labels import (
     list_labels,
     name_multi_hot,
     read_labels,
+    warn_of_units,
 )
 from hf_domain.tasks.metrics import compute_class_metrics, list_class_metrics
 from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels
@@ -61,7 +62,10 @@ class ClassificationArguments(DataArguments):
     class_names: list[str] | None = field(
         default=None, metadata={"help": "Names of the labels of lists of 0 and 1, one for each label."}
     )
-    max_seq_length: int = field(default=128, metadata={"help": "Maximum number of tokens of an example."})
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={"help": "Maximum number of tokens of an example. Default: 128, or the model's limit if it is less."},
+    )
     do_regression: bool | None = field(
         default=None, metadata={"help": "Predict labels as numbers. Default: on if they are fractions."}
     )
@@ -100,6 +104,7 @@ class Classification(TaskKind):
     name, head, pipeline_tag = "classification", "ForSequenceClassification", "text-classification"
     auto_class, arguments = AutoModelForSequenceClassification, ClassificationArguments
     args: ClassificationArguments
+    default_length = 128
 
     @classmethod
     def fits(cls, columns: set[str]) -> bool:
@@ -111,6 +116,13 @@ class Classification(TaskKind):
         """Draw a fifth of the rows in proportion to the labels."""
         return draw_validation(list_labels(rows, label_column or choose_column(rows, LABEL_COLUMNS)))
 
+    def follow(self, config: Any) -> None:
+        """Take the labels and the problem type of a fine-tuned model."""
+        self.problem_type = find_model_type(config)
+        self.label_names, self.label_ids = [config.id2label[number] for number in range(config.num_labels)], {}
+        if self.args.do_regression is None:
+            self.args.do_regression = self.problem_type == "regression"
+
     def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
         """Find the columns of text, the problem type and the labels."""
         args, first = self.args, next(iter(splits.values()))
@@ -120,8 +132,9 @@ class Classification(TaskKind):
         check_columns(splits, [column], "--label_column_name", optional_in_test=column)
         splits = name_multi_hot(hide_unknown(splits, column), column, args.class_names, locate)
         self.text_columns = find_split_columns(splits, column, args.text_column_names, locate)
-        found = read_labels(splits, column, args.do_regression, args.multi_label, locate)
-        self.problem_type, self.label_names, self.label_ids = found
+        if any(column in rows.column_names for rows in splits.values()):
+            found = read_labels(splits, column, args.do_regression, args.multi_label, locate)
+            self.problem_type, self.label_names, self.label_ids = found
         self.deciding = args.metric_name or DECIDING[self.problem_type]
         return splits
 
@@ -130,6 +143,8 @@ class Classification(TaskKind):
         column, names = str(self.args.label_column_name), self.label_names or []
         if does_train:
             check_variety(splits["train"][column], column)
+        if does_train and self.problem_type == "regression":
+            warn_of_units(splits["train"][column], column)
         check_spread(splits, column, self.problem_type)
         self.negative_labels, self.trusts = find_ids(self.args.negative_labels, names), trust_remote_code
         self.choose_metrics()
@@ -167,9 +182,12 @@ class Classification(TaskKind):
 
     def learn(self, examples: DatasetDict, config: Any) -> None:
         """Keep the most frequent labels, and weigh the labels."""
+        self.compute_metrics = self.choose_metrics(config)
+        if "train" not in examples:
+            return  # no label is known to be frequent
         labels, names = examples["train"]["labels"][:], self.label_names or []
         constants = make_constants(self.problem_type, labels, len(names))
-        self.compute_metrics = add_baseline(self.choose_metrics(config), constants, labels, self.deciding)
+        self.compute_metrics = add_baseline(self.compute_metrics, constants, labels, self.deciding)
         self.loss = make_weighted_loss(self.args.class_weights, self.problem_type, labels, names)
 
     def score(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> dict[str, Any]:
@@ -183,9 +201,7 @@ class Classification(TaskKind):
     def decode(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> list[dict[str, Any]]:
         """Return the labels of each row with the probabilities of all labels; for a regression, only the value."""
         logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-        problem_type = config.problem_type or (
-            "regression" if config.num_labels == 1 else "single_label_classification"
-        )
+        problem_type = find_model_type(config)
         names = [config.id2label[number] for number in range(config.num_labels)]
         thresholds = getattr(config, "label_thresholds", None)
         predictions = name_predictions(decode_logits(logits, problem_type, thresholds), problem_type, names)
@@ -208,7 +224,7 @@ def tokenize_texts(
     texts: Sequence[list[str | None]],
     tokenizer: PreTrainedTokenizerBase,
     *,
-    max_seq_length: int,
+    max_seq_length: int | None,
     pad_to_max_length: bool = False,
 ) -> BatchEncoding:
     """Tokenize texts or pairs of texts.
@@ -221,6 +237,11 @@ def tokenize_texts(
     columns = [[text or "" for text in column] for column in texts]
     padding = "max_length" if pad_to_max_length else False
     return tokenizer(*columns, truncation=True, max_length=max_seq_length, padding=padding)
+
+
+def find_model_type(config: Any) -> str:
+    """Return the problem type of a classifier, of which older ones do not save it."""
+    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
 def find_vote(config: dict[str, Any], architecture: str = "") -> dict[str, Any] | None:

@@ -60,8 +60,10 @@ class TaskKind:
     arguments: ClassVar[type[DataArguments]] = DataArguments
     """The dataclass of the data's flags."""
     collator_class: ClassVar[Callable[..., Any]] = DataCollatorWithPadding
+    default_length: ClassVar[int | None] = None
+    """Maximum number of tokens if the user names none; None for the model's limit."""
     needs_train: ClassVar[bool] = True
-    """Whether the training data define the labels, also of a run that does not train."""
+    """Whether the training data, if they are given, define the labels of a run that does not train."""
 
     text_columns: list[str]
     """The columns that are read, set by `read` and `prepare`."""
@@ -87,6 +89,9 @@ class TaskKind:
     def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
         """Return the numbers of the rows that a table without splits gives to validation, a fifth of them."""
         raise NotImplementedError
+
+    def follow(self, config: Any) -> None:
+        """Take the labels of a fine-tuned model's configuration: there are no training data."""
 
     def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
         """Check all rows, and find the columns and the labels; return the rows to use."""

@@ -4,6 +4,7 @@ import logging
 import math
 import random
 import re
+import statistics
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +32,8 @@ def read_labels(
     Raises:
         ValueError: See `find_problem_type`, `find_labels` and `check_values`.
     """
-    problem_type = find_problem_type(splits["train"], column, do_regression, multi_label, locate)
+    first, rows = next((split, rows) for split, rows in splits.items() if column in rows.column_names)
+    problem_type = find_problem_type(rows, column, do_regression, multi_label, lambda _, row: locate(first, row))
     if problem_type != "regression":
         return problem_type, *find_labels(splits, column, locate)
     check_values(splits, column, locate)
@@ -156,8 +158,8 @@ def name_multi_hot(
     Raises:
         ValueError: There are more or fewer names than values in a list, or a later list has another form.
     """
-    first = next(iter(splits.values()))
-    if not is_multi_hot(first[column]):
+    first = next((rows for rows in splits.values() if column in rows.column_names), None)
+    if first is None or not is_multi_hot(first[column]):
         return splits
     size = len(next(labels for labels in first[column] if labels is not None))
     declared = getattr(getattr(first.features[column], "feature", None), "names", [])
@@ -239,7 +241,7 @@ def find_labels(splits: DatasetDict, column: str, locate: Locate = name_example)
     Raises:
         ValueError: An example has no label, labels mix names and numbers, or a split has labels that train lacks.
     """
-    (first, train), *others = splits.items()
+    (first, train), *others = ((split, rows) for split, rows in splits.items() if column in rows.column_names)
     feature = train.features[column]
     feature = feature.feature if isinstance(feature, List) else feature
     found = {
@@ -248,7 +250,9 @@ def find_labels(splits: DatasetDict, column: str, locate: Locate = name_example)
     if isinstance(feature, ClassLabel):
         names, ids = feature.names, {number: number for number in range(feature.num_classes)}
     else:
-        values = sorted(found[first])
+        # Without training data, the model's labels count, and a split may have labels that another one lacks.
+        own = found if first != "train" else {first: found[first]}
+        values = sorted({value for each in own.values() for value in each})
         names, ids = [name_label(value) for value in values], {value: number for number, value in enumerate(values)}
     for split, _ in others:
         unknown = {name_label(value): row for value, row in found.get(split, {}).items() if value not in ids}
@@ -316,6 +320,21 @@ def check_values(splits: DatasetDict, column: str, locate: Locate = name_example
                     f"every label of a regression must be a finite number, but {column} is {told} in "
                     f"{locate(split, row)}. Correct the value or drop the example."
                 )
+
+
+MOST = 10.0  # A new head predicts values near 0, and learns values of hundreds in thousands of steps only.
+
+
+def warn_of_units(values: Iterable[float], column: str) -> None:
+    """Warn if the values of a regression are far from those that a new head predicts."""
+    known = [float(value) for value in values]
+    mean, spread = statistics.fmean(known), statistics.pstdev(known)
+    if max(abs(mean), spread) > MOST:
+        logger.warning(
+            f"The values of {column} have the mean {mean:,.4g} and the standard deviation {spread:,.4g}, but a new "
+            f"head learns values near 0 and 1 best. Write ({column} - {mean:.4g}) / {spread or 1:.4g} instead, and "
+            "convert the predictions back."
+        )
 
 
 def check_variety(labels: Iterable[Any], column: str) -> None:

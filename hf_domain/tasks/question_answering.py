@@ -32,7 +32,10 @@ QUESTION_COLUMNS = ["question", "context"]
 class QuestionAnsweringArguments(DataArguments):
     """The data of extractive question answering, and how to choose an answer."""
 
-    max_seq_length: int = field(default=384, metadata={"help": "Maximum number of tokens of question and window."})
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={"help": "Maximum tokens of question and window. Default: 384, or the model's limit if it is less."},
+    )
     doc_stride: int | None = field(
         default=None,
         metadata={"help": "Number of tokens that neighboring windows of a context share. Default: a third."},
@@ -54,7 +57,7 @@ class QuestionAnswering(TaskKind):
 
     name, head, pipeline_tag = "question_answering", "ForQuestionAnswering", "question-answering"
     auto_class, arguments = AutoModelForQuestionAnswering, QuestionAnsweringArguments
-    needs_train = False
+    needs_train, default_length = False, 384
     args: QuestionAnsweringArguments
 
     @classmethod
@@ -74,8 +77,6 @@ class QuestionAnswering(TaskKind):
         splits = DatasetDict({split: unify_rows(rows) for split, rows in splits.items()})
         check_columns(splits, ["id", *QUESTION_COLUMNS, "answers"], optional_in_test="answers")
         self.text_columns = QUESTION_COLUMNS
-        if self.args.doc_stride is None:
-            self.args.doc_stride = self.args.max_seq_length // 3  # as BERT's for SQuAD, 128 of 384
         check_questions(splits, locate)
         warn_of_shared_rows(splits, QUESTION_COLUMNS)
         if self.args.version_2_with_negative is None:
@@ -107,8 +108,14 @@ class QuestionAnswering(TaskKind):
         # Windows of another length than the training's share a quarter.
         stride = getattr(config, "trained_stride", None)
         is_trained = stride is not None and args.max_seq_length == config.trained_length
-        args.doc_stride = stride if is_trained else min(128, args.max_seq_length // 4)
+        args.doc_stride = stride if is_trained else min(128, (args.max_seq_length or 0) // 4)
         return rows
+
+    def use(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Keep the tokenizer, and choose what windows share."""
+        self.tokenizer = tokenizer
+        if self.args.doc_stride is None:
+            self.args.doc_stride = (self.args.max_seq_length or 0) // 3  # as BERT's for SQuAD, 128 of 384
 
     def tokenize(
         self, batch: Any, tokenizer: PreTrainedTokenizerBase | None = None, does_train: bool = False
@@ -116,7 +123,7 @@ class QuestionAnswering(TaskKind):
         """Cut contexts into windows; a memory with its own tokenizer reads the same ones."""
         args = self.args
         options: Any = {"max_seq_length": args.max_seq_length, "pad_to_max_length": args.pad_to_max_length}
-        assert args.doc_stride is not None
+        assert args.doc_stride is not None and args.max_seq_length is not None
         windows = tokenize_questions(
             batch, self.tokenizer, doc_stride=args.doc_stride, drops_lost=does_train, **options
         )

@@ -78,6 +78,10 @@ class TokenClassification(TaskKind):
         """Draw a fifth of the sentences in proportion to the tags."""
         return draw_validation(list_labels(rows, label_column or choose_column(rows, TAG_COLUMNS)))
 
+    def follow(self, config: Any) -> None:
+        """Take the tags of a fine-tuned model."""
+        self.label_names = [config.id2label[number] for number in range(config.num_labels)]
+
     def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
         """Check words and tags, and find the names of the tags."""
         args, first = self.args, next(iter(splits.values()))

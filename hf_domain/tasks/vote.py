@@ -137,6 +137,8 @@ def load_vote(kind: TaskKind, splits: DatasetDict, config: Any, does_train: bool
             "without --do_train, --nearest_vote needs a model that was trained with it, but this one was not. Leave it "
             "out, or add --do_train."
         )
+    if "train" not in splits:
+        raise ValueError("--nearest_vote needs training texts, which vote, but there are none. Add --train_file.")
     texts = {split: join_columns(rows, kind.text_columns) for split, rows in splits.items()}
     column, ids = args.label_column_name, kind.label_ids or {}
     labels = encode_labels(splits["train"][column], config.problem_type, ids, config.num_labels)

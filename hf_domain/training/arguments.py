@@ -264,6 +264,12 @@ def find_damage(name: str, parent: str | Path = "") -> str | None:
     return None
 
 
+def check_model(name: str | os.PathLike) -> None:
+    """Raise a ValueError if a model folder cannot be loaded, see `find_damage`."""
+    if (damage := find_damage(os.fspath(name))) is not None:
+        raise ValueError(f"{damage}. Check the name.")
+
+
 def _can_write(folder: Path) -> bool:
     """Return whether a folder can be written, or created if it does not exist."""
     parent = next(path for path in (folder, *folder.absolute().parents) if path.exists())

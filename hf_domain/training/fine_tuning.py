@@ -13,6 +13,7 @@ from hf_domain.methods.rada.passages import (
     PassageArguments,
     append_passages,
     check_single_text,
+    count_positions,
     load_passage_reader,
 )
 from hf_domain.tasks.kind import TaskKind
@@ -74,8 +75,11 @@ def run_fine_tuning(
     kind, appends = kind_class(data_args), getattr(data_args, "append_passage", False)
     splits = read_task(kind, model_args, training_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
-    kind.use(tokenizer)
     model = load_task_model(kind.auto_class, model_args, tokenizer, kind.label_names, **kind.list_options())
+    if data_args.max_seq_length is None and kind.default_length is not None:
+        limits = (kind.default_length, tokenizer.model_max_length, count_positions(model) or kind.default_length)
+        data_args.max_seq_length = min(limits)
+    kind.use(tokenizer)
     renew_config(model, tokenizer, data_args, training_args.do_train, kind.text_columns)
     memory = load_memory_reader(model, data_args.memory_cache, token=model_args.token, cache_dir=model_args.cache_dir)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method, appends)
@@ -131,8 +135,18 @@ def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: Fi
     """Return the splits of a task, checked and cut to their limits, with the labels in the order of the model's."""
     args = kind.args
     splits = load_splits(model_args, args, training_args, kind.needs_train)
+    name = model_args.config_name or model_args.model_name_or_path
+    config = AutoConfig.from_pretrained(name, **model_args.hub_options)
+    has_train = "train" in splits
+    if kind.needs_train and not has_train:
+        if not (config.architectures or [""])[0].endswith(kind.head):
+            raise ValueError(
+                f"without training data, the model must be fine-tuned for the task (a model {kind.head}), but "
+                f"{name} is {config.architectures}. Add --train_file, or name a fine-tuned model."
+            )
+        kind.follow(config)
     splits = kind.read(splits, partial(locate_example, args))
-    follow_model_labels(kind, model_args, training_args.do_train)
+    follow_model_labels(kind, config, has_train, training_args.do_train)
     splits = limit_splits(splits, args)
     check_single_text(kind.text_columns, getattr(args, "append_passage", False))
     kind.check(splits, training_args.do_train, model_args.trust_remote_code)
@@ -155,13 +169,16 @@ def predict_splits(trainer: FineTuner, test: Any) -> Iterator[tuple[str, str, An
         yield "test", "predict", run_prediction(trainer, test)
 
 
-def follow_model_labels(kind: TaskKind, model_args: FineTuningArguments, does_train: bool) -> None:
+def follow_model_labels(kind: TaskKind, config: Any, has_train: bool, does_train: bool) -> None:
     """Give labels the ids that they have in a fine-tuned model: its head would name them wrongly in another order.
 
-    A checkpoint without a classifier, or whose labels have no names, leaves them unchanged.
+    A checkpoint without a classifier leaves them unchanged, and so does one whose labels have no names, if the training
+    data have them.
 
     Args:
         kind: With the labels of the data; its `label_names` and `label_ids` change.
+        config: The model's configuration.
+        has_train: Whether there are training data.
 
     Raises:
         ValueError: The run does not train, and the data have labels that the model does not predict.
@@ -169,12 +186,9 @@ def follow_model_labels(kind: TaskKind, model_args: FineTuningArguments, does_tr
     names, ids = kind.label_names, kind.label_ids
     if not names or not ids:
         return
-    config = AutoConfig.from_pretrained(
-        model_args.config_name or model_args.model_name_or_path, **model_args.hub_options
-    )
     own = [config.id2label[number] for number in sorted(config.id2label)]
     is_named = own != [f"LABEL_{number}" for number in range(len(own))]
-    if not is_named or not any("Classification" in each for each in config.architectures or []):
+    if (has_train and not is_named) or not any("Classification" in each for each in config.architectures or []):
         return
     unknown = sorted({*names} - {*own})
     if does_train and (unknown or len(names) < len(own)):

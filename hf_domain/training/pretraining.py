@@ -463,6 +463,8 @@ def load_examples(
     }
     with open_executor(dask_scheduler=args.dask_scheduler) as executor:
         examples = tokenize_corpus(splits, tokenizer, executor=executor, **tokenizing)
+        if "validation" in examples:
+            fill_split(examples, "validation", splits["validation"], tokenizer, tokenizing)
         for split, rows in examples.items():
             check_known(rows, tokenizer, split)
         if args.mix is not None:
@@ -476,12 +478,31 @@ def load_examples(
         if general is not None:
             text = load_corpus(general, validation_split_percentage=0)
             examples["general"] = tokenize_corpus(text, tokenizer, executor=executor, **tokenizing)["train"]
+            fill_split(examples, "general", text["train"], tokenizer, tokenizing)
     limits = {"validation": args.max_eval_samples, "general": args.max_eval_samples}
     for split, limit in ({"train": args.max_train_samples} | limits).items():
         if limit is not None and split in examples:
             is_stream = isinstance(examples[split], IterableDataset)
             examples[split] = examples[split].take(limit if is_stream else min(limit, len(examples[split])))
     return examples, splits
+
+
+def fill_split(examples: Any, split: str, documents: Any, tokenizer: Any, tokenizing: dict[str, Any]) -> None:
+    """Make an example of each document of a held-out split that fills no block: a loss needs one.
+
+    Args:
+        examples: Tokenized splits, changed in place.
+        documents: The split's text.
+        tokenizing: Options of `tokenize_corpus`.
+    """
+    if isinstance(examples[split], IterableDataset) or len(examples[split]):
+        return
+    text = DatasetDict(train=documents)
+    examples[split] = tokenize_corpus(text, tokenizer, **tokenizing | {"line_by_line": True})["train"]
+    logger.warning(
+        f"The {split} text fills no block of {tokenizing['max_seq_length']} tokens, so that each of its "
+        f"{len(documents):,} documents is an example. Hold out more text for a steadier loss."
+    )
 
 
 def split_mix(mix: str) -> tuple[str, float]:

@@ -135,7 +135,7 @@ def load_splits(
 
     Args:
         training_args: `do_train`, `do_eval` and `do_predict` choose the splits.
-        needs_train: Always load the training data, because they define the labels.
+        needs_train: Also load the training data, if they are given, for an evaluation: they define the labels.
 
     Raises:
         ValueError: A needed split is missing, or a file cannot be used.
@@ -143,8 +143,9 @@ def load_splits(
     check_work(training_args, "do_train", "do_eval", "do_predict")
     if training_args.do_train:
         check_held_out(data_args.train_file, {name: vars(data_args)[name] for name in ("validation_file", "test_file")})
+    is_given = data_args.train_file is not None or data_args.dataset_name is not None
     needed = {
-        "train": training_args.do_train or needs_train,
+        "train": training_args.do_train or (needs_train and is_given),
         "validation": training_args.do_eval,
         "test": training_args.do_predict,
     }

@@ -31,3 +31,14 @@ def test_every_form_makes_the_same_datastore(tmp_path, monkeypatch):
     assert all(row["passage_ids"] for row in expected)
     for queries in (QUERIES, pd.DataFrame({"text": QUERIES}), iter(QUERIES)):
         assert add_passages(queries, built[0], "text", k=3).to_list() == expected
+
+
+def test_the_call_of_a_finished_build_returns_its_datastore(tmp_path):
+    """A build may be killed after its last write, and is then repeated."""
+    options = {"folder": tmp_path / "datastore", "tokenizer": make_bert_tokenizer()}
+    built = build_datastore(SENTENCES, max_length=64, **options)
+    again = build_datastore(SENTENCES, max_length=64, **options)
+    assert again.fingerprint == built.fingerprint and again.search(QUERIES, 3) == built.search(QUERIES, 3)
+    for texts, length in ((SENTENCES[:-1], 64), ([*SENTENCES, "more"], 64), (SENTENCES, 32)):
+        with pytest.raises(FileExistsError, match="a datastore must be built in a new folder"):
+            build_datastore(texts, max_length=length, **options)

@@ -180,6 +180,31 @@ def test_thresholds_are_those_of_the_probabilities_with_the_vote(tmp_path, files
     assert all(0.05 < threshold < 0.95 for threshold in thresholds)
 
 
+@pytest.mark.parametrize("kind", ["names", "values", "sets"])
+def test_a_trained_model_is_evaluated_without_training_data(tmp_path, files, run, kind, model):
+    """Its labels count; the scores are the same, but for those of the majority baseline."""
+    make = {"names": str, "values": lambda topic: float(len(topic)), "sets": lambda topic: [topic, "all"]}[kind]
+    flags = files(lambda topic, _: make(topic)) | {"do_predict": True, "num_train_epochs": 2}
+    if kind == "values":
+        flags["do_regression"] = True
+    trained = run("trained", **flags)
+    del flags["train_file"], flags["num_train_epochs"]
+    flags |= {"model_name_or_path": tmp_path / "trained", "do_train": False, "do_regression": None}
+    flags = {name: value for name, value in flags.items() if value is not None}
+    scored = run("scored", **flags)
+    names = {name for name in trained if name.startswith(("eval_", "predict_")) and "baseline" not in name}
+    names -= {name for name in names if "per_second" in name or "runtime" in name or "time" in name}
+    assert {"eval_loss", "predict_loss"} <= names and not any("baseline" in name for name in scored)
+    assert {name: scored[name] for name in names} == pytest.approx({name: trained[name] for name in names}, rel=1e-5)
+    # A test set without labels needs nothing else.
+    texts = [{"text": row["text"]} for row in make_rows(9, lambda *_: "")]
+    flags = {name: value for name, value in flags.items() if name != "validation_file"}
+    run("predicted", **flags | {"test_file": write_jsonl(tmp_path / "texts.jsonl", texts)}, do_eval=False)
+    assert read_labels(tmp_path / "predicted") == read_labels(tmp_path / "scored")
+    with pytest.raises(ValueError, match=r"must be fine-tuned for the task .* is .*MaskedLM"):
+        run("other", **flags | {"model_name_or_path": model}, do_eval=False)
+
+
 def test_labels_keep_the_ids_of_the_model(tmp_path, files, run):
     """Data that list the same labels in another order must not rename what the head predicts."""
     flags = files(lambda topic, rng: topic)
@@ -269,10 +294,22 @@ def test_a_pair_is_found_read_and_named_in_the_log(tmp_path, files, run, caplog)
 
 
 def test_words_that_the_tokenizer_does_not_know_are_counted(files, run, caplog):
+    """Names of compounds are longer than WordPiece reads; the line says what to change."""
     rows = make_rows(24, lambda topic, rng: topic)
-    rows = [{"text": f"{row['text']} \u0416 \u0414", "label": row["label"]} for row in rows]
+    rows = [{"text": f"{row['text']} \u0416 {'methylethyl' * 10}", "label": row["label"]} for row in rows]
     run(**files(lambda topic, rng: topic, train=rows), num_train_epochs=1)
-    assert any("of the tokens of train are [UNK]" in line for line in caplog.messages)
+    (line,) = (line for line in caplog.messages if "of the tokens of train are [UNK]" in line)
+    assert "Words of more than 100 characters are always unknown" in line and "max_input_chars_per_word" in line
+
+
+def test_values_far_from_zero_are_named(files, run, caplog):
+    """A head learns them in thousands of steps: the score would be that of a constant."""
+    run(**files(lambda topic, rng: 1000.5 + 10 * len(topic)), max_steps=1)
+    (line,) = (line for line in caplog.messages if line.startswith("The values of label have the mean 1,0"))
+    assert "Write (label - 10" in line
+    caplog.clear()
+    run("small", **files(lambda topic, rng: 0.5 * len(topic)), max_steps=1)
+    assert "The values of" not in caplog.text
 
 
 def test_a_passage_is_not_appended_to_a_pair(tmp_path, files, run, monkeypatch):

@@ -37,12 +37,10 @@ def make_rows(count):
 def run(tmp_path, monkeypatch, model):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
-    def call(splits, **flags):
+    def call(splits, name="output", **flags):
         files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
         defaults = {"model_name_or_path": model, "do_train": True, "do_eval": True, "num_train_epochs": 9}
-        return run_script(
-            main, monkeypatch, tmp_path / "output", **(defaults | {"learning_rate": 3e-3} | files | flags)
-        )
+        return run_script(main, monkeypatch, tmp_path / name, **(defaults | {"learning_rate": 3e-3} | files | flags))
 
     return call
 
@@ -94,6 +92,16 @@ def test_a_long_sentence_is_learned_scored_and_predicted_in_windows(tmp_path, ru
     found = hf_domain.predict(output, [{"tokens": ["\u200b", *sentence, ""]} for sentence in words], progress=False)
     assert found["prediction"][:] == [["O", *row["tags"], "O"] for row in rows]
     assert any("turns 32 words into nothing. Their tag is O" in line for line in caplog.messages)
+
+
+def test_a_trained_model_is_evaluated_without_training_data(tmp_path, run):
+    """The columns have the names of the Hub's datasets."""
+    rows = [{"words": row["tokens"], "ner_tags": row["tags"]} for row in make_rows(48)]
+    trained = run({"train": rows, "validation": rows[:8]}, num_train_epochs=2)
+    scored = run({"validation": rows[:8]}, model_name_or_path=tmp_path / "output", do_train=False, name="scored")
+    assert scored["eval_f1"] == trained["eval_f1"] and "eval_baseline_f1" in scored
+    found = hf_domain.predict(tmp_path / "output", [rows[0]["words"]], progress=False)
+    assert found["prediction"][:] == [(tmp_path / "scored" / VALIDATED).read_text().splitlines()[0].split()]
 
 
 def test_later_tokens_are_labeled_in_training_only(tmp_path, monkeypatch, run):
