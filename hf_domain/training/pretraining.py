@@ -35,6 +35,7 @@ from hf_domain.data.masking import (
 from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
 from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
+from hf_domain.methods.frozen_weights import hold_frozen_weights
 from hf_domain.methods.method_rate import choose_method_rate
 from hf_domain.methods.new_embeddings import (
     NewRowsFirst,
@@ -46,7 +47,6 @@ from hf_domain.methods.new_embeddings import (
 from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.methods.stock_models import autocast_as_trained, match_tokenizer
-from hf_domain.modeling.backbone import find_encoder
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
@@ -309,12 +309,13 @@ def pretrain(
     pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
     log_auxiliary_losses(trainer)
     prepare_new_rows(trainer, delta, model_args)
-    if training_args.do_train:
-        prepare_start(trainer, model_args)
-        evaluate_start(trainer, examples.get("general"))
-        run_training(trainer)
-    if training_args.do_eval:
-        evaluate_masked_lm(trainer, examples.get("general"))
+    with hold_frozen_weights(trainer):
+        if training_args.do_train:
+            prepare_start(trainer, model_args)
+            evaluate_start(trainer, examples.get("general"))
+            run_training(trainer)
+        if training_args.do_eval:
+            evaluate_masked_lm(trainer, examples.get("general"))
     if method.finish and training_args.do_train and training_args.should_save:
         trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), str(training_args.output_dir))
     training_args.push_to_hub = pushes
@@ -692,7 +693,7 @@ def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: Pret
     if args.embedding_init == "distill" and train_args.do_train and not is_resumed:
         model.to(train_args.device)
         examples: Any = trainer.train_dataset
-        distill_new_rows(find_encoder(model), delta, examples, train_args.seed)
+        distill_new_rows(model, delta, examples, train_args.seed)
     if args.embedding_init != "distill" or not is_resumed:  # where distilled rows started is not known any more
         trainer.add_callback(RowDistances(delta, model))
     if args.new_rows_first_steps:

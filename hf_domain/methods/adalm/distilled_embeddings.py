@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
+from hf_domain.modeling.backbone import find_encoder
 from hf_domain.tokenization import VocabularyDelta
 
 SNIPPET = 64
@@ -42,7 +43,8 @@ def distill_new_rows(
     """Train the rows of new entries, in place, in one pass over text that has them.
 
     Args:
-        model: An encoder, with a head or without, after `apply_delta`; left in evaluation mode.
+        model: An encoder, with a head or without, or one of our models, after `apply_delta`; the encoder is left in
+            evaluation mode.
         delta: What it was given rows for.
         examples: Text of the domain with the `input_ids` of the new tokenizer, as `tokenize_corpus` makes them.
         seed: Seed of the order of examples and of snippets.
@@ -54,14 +56,14 @@ def distill_new_rows(
         The mean squared difference of the hidden states over the first tenth of the steps, and over the last tenth;
         NaN if no example has a new entry.
     """
-    encoder: Any = model.base_model
-    embedding: Any = model.get_input_embeddings()
+    encoder: Any = find_encoder(model)
+    embedding: Any = encoder.get_input_embeddings()
     table = embedding.weight
     snippets = list(choose_snippets(examples.shuffle(seed=seed), delta, snippets_per_entry))
     order = torch.randperm(len(snippets), generator=torch.Generator().manual_seed(seed)).tolist()
     batches = [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
-    model.eval()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    encoder.eval()
+    trained = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
     rows = nn.Parameter(table[delta.old_size : delta.new_size].float().clone())
