@@ -273,7 +273,8 @@ def time_training(model: PreTrainedModel, length: int, batch: int = 8, steps: in
     device = "cuda" if torch.cuda.is_available() else "cpu"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    model = decode_labeled_rows_only(model).to(device).train()
+    model = decode_labeled_rows_only(model).train()
+    model.to(device)  # type: ignore[arg-type]
     ids = torch.randint(5, model.config.vocab_size, (batch, min(length, 64)), device=device)
     labels = ids.masked_fill(torch.rand(ids.shape, device=device) > 0.15, -100)
     labels[:, 1] = ids[:, 1]  # at least one in each text

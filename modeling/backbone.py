@@ -222,7 +222,8 @@ class BackbonePreTrainedModel(PreTrainedModel):
         hub_options: Any = {"revision": revision or "main", "token": token, "cache_dir": cache_dir}
         hub_options["trust_remote_code"] = trust_remote_code
         is_name = isinstance(backbone, str)
-        given: Any = AutoConfig.from_pretrained(backbone, **hub_options) if is_name else backbone.config
+        either: Any = backbone
+        given: Any = AutoConfig.from_pretrained(either, **hub_options) if is_name else either.config
         allowed = {field.name for field in fields(cls.config_class)} | {"num_labels", "attn_implementation"}
         if unknown := sorted(name for name in options.keys() - allowed if not has_encoder_field(given, name)):
             own = sorted(set(cls.config_class.__annotations__))
@@ -230,7 +231,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
                 f"options must be of {cls.config_class.__name__} ({', '.join(own)}), but it has no option "
                 f"{', '.join(unknown)}. Correct the name, or set fields of the encoder in its own config."
             )
-        source: Any = backbone
+        either: Any = backbone
         if is_name:
             has_head = get_task(cls.__name__) in map(get_task, given.architectures or ["ForMaskedLM"])
             auto_class: Any = AutoModelForMaskedLM

@@ -192,13 +192,10 @@ def drop_empty(content: dict[Any, Any]) -> None:
             del content[name]
     content.setdefault("budget", {})
     for section in ("corpora", "tasks", "methods"):
-        entries = content.get(section)
-        for name, entry in entries.items() if isinstance(entries, dict) else ():
+        entries: Any = content.setdefault(section, {})
+        for name, entry in [*entries.items()] if isinstance(entries, dict) else ():
+            entry = {} if entry is None else entry
             entries[name] = {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry
-            if entry is None:
-                entries[name] = {}
-        if entries is None or entries == {} or isinstance(entries, list):
-            content[section] = entries if isinstance(entries, list) else {}
 
 
 def describe_errors(content: dict[Any, Any], error: Any) -> list[str]:

@@ -230,11 +230,11 @@ def run_steps(
     ):
         while waiting or running:
             while len(running) < workers.count():
-                if (step := choose_step(waiting, [*running.values()])) is None:
+                if (chosen := choose_step(waiting, [*running.values()])) is None:
                     break
-                waiting.remove(step)
-                needed = {need: by_id[need] for need in step.needs}
-                running[workers.submit(step, plan, output_dir, needed, execute or workers.run)] = step
+                waiting.remove(chosen)
+                needed = {need: by_id[need] for need in chosen.needs}
+                running[workers.submit(chosen, plan, output_dir, needed, execute or workers.run)] = chosen
             progress.set_postfix_str(", ".join(step.name for step in running.values()))
             if not running:  # no worker of the cluster is there yet
                 time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -221,7 +221,7 @@ class Classification(TaskKind):
 
 
 def tokenize_texts(
-    texts: Sequence[list[str | None]],
+    texts: Sequence[Sequence[str | None]],
     tokenizer: PreTrainedTokenizerBase,
     *,
     max_seq_length: int | None,
