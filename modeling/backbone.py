@@ -231,7 +231,6 @@ class BackbonePreTrainedModel(PreTrainedModel):
                 f"options must be of {cls.config_class.__name__} ({', '.join(own)}), but it has no option "
                 f"{', '.join(unknown)}. Correct the name, or set fields of the encoder in its own config."
             )
-        either: Any = backbone
         if is_name:
             has_head = get_task(cls.__name__) in map(get_task, given.architectures or ["ForMaskedLM"])
             auto_class: Any = AutoModelForMaskedLM

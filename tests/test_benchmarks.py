@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 ARGUMENTS = {
     "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --passages 40 "
     "--queries 8",
+    "decisions": "--trials 3",
     "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16 --runs 2 4",
     "p_values": "--trials 2 --sizes 30 40",
     "servers": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --queries 8",

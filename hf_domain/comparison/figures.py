@@ -2,6 +2,7 @@
 
 import io
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # Text and axes of a picture have this color, which a page replaces by that of its own text.
 INK = "#010203"
+# Points.
+TEXT = 11
 # A color for each recipe, in the order of `RECIPES`: a row looks the same in every report.
 PALETTE = (
     "#5f6770", "#9c755f", "#2f5fa8", "#c2542d", "#8a6d00", "#3d8b40", "#8e4fa8", "#0b7a75", "#b5179e", "#d1495b",
@@ -23,8 +26,8 @@ PALETTE = (
 )  # fmt: skip
 
 
-def make_axes(width: float = 7.0, height: float = 4.0) -> tuple["Figure", Any]:
-    """Return an empty figure, in inches, and its axes."""
+def make_axes(width: float = 5.4, height: float = 3.6) -> tuple["Figure", Any]:
+    """Return an empty figure, in inches, and its axes. It is narrow, so that a phone shows its text large enough."""
     from matplotlib.figure import Figure  # unlike pyplot, it leaves the backend of a notebook alone
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -33,9 +36,9 @@ def make_axes(width: float = 7.0, height: float = 4.0) -> tuple["Figure", Any]:
     axes.patch.set_alpha(0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
-    axes.tick_params(colors=INK)
+    axes.tick_params(colors=INK, labelsize=TEXT)
     for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_color(INK)
+        label.set(color=INK, size=TEXT)
     return figure, axes
 
 
@@ -60,7 +63,7 @@ def draw_gains(report: Report) -> "Figure | None":
         return None
     from matplotlib import colormaps
 
-    figure, axes = make_axes(height=1.2 + 0.36 * len(bets))
+    figure, axes = make_axes(height=1.1 + 0.42 * len(bets))
     longest = max(bet.seconds for bet in bets) or 1.0
     axes.axvline(0, color=INK, linewidth=0.8)
     for place, bet in enumerate(bets):
@@ -70,11 +73,13 @@ def draw_gains(report: Report) -> "Figure | None":
         axes.plot(bet.gain, place, "o", color=color, markersize=8)
         mean = report.average(bet.row)
         text = f"{bet.gain:+.1f}  ({mean:.1f}; {format_seconds(bet.seconds)})"
-        axes.annotate(text, (max(high, bet.gain), place), (8, 0), textcoords="offset points", va="center", color=INK)
-    axes.set_yticks(range(len(bets)), [report.titles[bet.row] for bet in bets])
+        end = (max(high, bet.gain), place)
+        axes.annotate(text, end, (8, 0), textcoords="offset points", va="center", color=INK, size=TEXT)
+    axes.set_yticks(range(len(bets)), [textwrap.fill(report.titles[bet.row], 22) for bet in bets])
+    axes.set_ylim(-0.6, len(bets) - 0.4)
     left, right = axes.get_xlim()
-    axes.set_xlim(left, right + 0.45 * (right - left))  # room for the texts
-    axes.set_xlabel(f"points over {report.titles[reference]}; line: 95 % interval, dot: expected gain (score; cost)")
+    axes.set_xlim(left, right + 0.8 * (right - left))  # room for the texts
+    axes.set_xlabel(f"points over {report.titles[reference]}\nline: 95 % interval; dot: expected gain (score; cost)")
     return figure
 
 
@@ -133,7 +138,8 @@ def write_names(axes: Any, ends: Iterable[tuple[tuple[float, float], str]], colo
     above = -float("inf")
     for (x, y), name in sorted(ends, key=lambda end: end[0][1]):
         above = max(y, above + 0.055 * (top - bottom))
-        axes.annotate(name, (x, above), (7, 0), textcoords="offset points", va="center", color=colors.get(name, INK))
+        color = colors.get(name, INK)
+        axes.annotate(name, (x, above), (7, 0), textcoords="offset points", va="center", color=color, size=TEXT)
 
 
 def draw_forgetting(report: Report) -> "Figure | None":

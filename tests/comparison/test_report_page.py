@@ -54,9 +54,12 @@ def test_page_is_read_and_sorted_and_asks_for_nothing(page, width):
         assert tab.evaluate("document.documentElement.scrollWidth") <= width  # wide things scroll in their own boxes
         assert tab.evaluate(SMALLEST_TEXT) >= 10
         assert tab.locator(".answer").first.inner_text().startswith("This comparison is not finished: ")
-        assert tab.locator("pre").inner_text().startswith("hf-domain ")
-        tab.locator("#figure-cost path[aria-label^='seconds']").first.hover(force=True)
-        tab.locator("#vg-tooltip-element.visible").wait_for()
+        assert tab.locator("pre").first.inner_text().startswith("hf-domain ")
+        if width < 800:  # a row is a card, whose values have the names of the columns
+            assert tab.locator("thead").first.is_hidden()
+            assert "expected gain" in tab.evaluate("getComputedStyle(document.querySelector('td'), '::before').content")
+            browser.close()
+            return
 
         table = tab.locator("table", has=tab.locator("th", has_text="animals")).first  # the scores
         head = table.locator("thead th", has_text="animals")
@@ -73,6 +76,6 @@ def test_page_is_read_and_sorted_and_asks_for_nothing(page, width):
         rising = read(1)
         assert [float(cell.split()[0]) for cell in rising[:-1]] == sorted(numbers) and rising[-1] == "no result"
         table.locator("thead th").first.click()
-        assert read(0)[0] == "30 % masking" and read(0)[1:] == sorted(read(0)[1:], key=str.lower)
+        assert read(0) == sorted(read(0), key=str.lower)
         browser.close()
     assert requests == [page] and not errors
