@@ -10,9 +10,8 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, Trainer, TrainingArguments
 
-from hf_domain import averaging
 from hf_domain.checks import DivergenceError
-from hf_domain.examples import average_models, run_classification, run_distill, run_mlm
+from hf_domain.examples import run_classification, run_distill, run_mlm
 from hf_domain.modeling.heads import compute_masked_lm_loss
 from hf_domain.tasks.metrics import compute_regression_metrics
 from hf_domain.training.run import run_prediction, save_metrics
@@ -67,28 +66,6 @@ def test_an_encoder_with_nan_is_refused_by_the_name_of_its_tensor(tmp_path, monk
     save_file(weights, f"{model}/model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=rf"all weights must be finite, but {name} of .* in 3 of 2,048 places"):
         run_script(script.main, monkeypatch, tmp_path / "output", **flags[script])
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_value_to_learn_is_finite(tmp_path, monkeypatch, flags, value):
-    rows = [{"text": text, "label": number / 2} for number, text in enumerate(SENTENCES)]
-    lines = "text,label\n" + "".join(f"{row['text'].replace(',', '')},{row['label']}\n" for row in rows)
-    (tmp_path / "train.csv").write_text(lines + f"the last,{value}\n", encoding="utf-8")
-    options = {**flags[run_classification], "train_file": tmp_path / "train.csv", "do_regression": True}
-    with pytest.raises(ValueError, match=r"must be numbers, but label is 'nan'|finite number, but label is inf"):
-        run_script(run_classification.main, monkeypatch, tmp_path / "output", **options)
-
-
-@pytest.mark.parametrize("weights", [("nan", "1"), ("inf", "1")])
-def test_an_average_of_nan_is_refused(tmp_path, monkeypatch, capsys, model, weights):
-    arguments = ["--model_name_or_path", model, model, "--weights", *weights, "--output_dir", str(tmp_path / "average")]
-    monkeypatch.setattr("sys.argv", ["average_models.py", *arguments])
-    with pytest.raises(SystemExit) as error:
-        average_models.main()
-    assert error.value.code != 0 and "--weights must be" in capsys.readouterr().err
-    assert not (tmp_path / "average").exists()
-    with pytest.raises(ValueError, match=rf"two models, and for each a finite weight.*weights \[{weights[0]}, 1\.0\]"):
-        averaging.average_models([BertForMaskedLM.from_pretrained(model)] * 2, [float(weight) for weight in weights])
 
 
 def test_nan_is_no_score(tmp_path):

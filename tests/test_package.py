@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from transformers.dynamic_module_utils import get_relative_import_files
 
 import hf_domain
-from hf_domain.cli import COMMANDS, REPLACED
+from hf_domain.cli import COMMANDS
 from hf_domain.environment import digest_code
 
 ROOT = Path(__file__).parent.parent
@@ -159,54 +159,6 @@ def test_heavy_parts_are_imported_where_they_are_used():
 
 def test_version():
     assert hf_domain.__version__ == re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
-
-
-def run_command(*arguments, then="", run=subprocess.run):
-    code = "import sys; sys.argv[0] = '/bin/hf-domain'; from hf_domain.cli import main\n"
-    code += f"try:\n    main()\nfinally:\n    {then or 'pass'}"
-    return run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
-
-
-def test_command_line(tmp_path):
-    assert "  ner              Fine-tune an encoder to find named entities.\n" in run_command("--help").stdout
-    assert run_command("--version").stdout == f"hf-domain {hf_domain.__version__}\n"
-    unknown = run_command("dance")
-    assert unknown.returncode != 0
-    assert "no command dance" in unknown.stderr
-    options = run_command("mlm", "--help", run=forked_python.run).stdout
-    assert "Continue the pre-training of an encoder" in options
-    assert "--method" in options
-    assert options.startswith("usage: hf-domain mlm --model_name_or_path MODEL_NAME_OR_PATH [options]\n")
-    assert "(default: None)" not in options
-    assert "(default: dapt)" in options
-    assert "--max-steps" not in options
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ("--help", ""),
-        ("--version", ""),
-        (
-            "mlm --learning_rat 1",
-            "there is no option --learning_rat: did you mean --learning_rate or --method_learning_rate?",
-        ),
-        ("compare --dry", "there is no option --dry: did you mean --dry_run?"),
-        ("mlm --learning_rate fast --seed 1", "--learning_rate must be a number, but is fast"),
-        ("ner --max_steps=1e3", "--max_steps must be a whole number, but is 1e3"),
-        ("expand_vocab --size -1.5", "--size must be a whole number, but is -1.5"),
-        ("build_datastore --max_lenght 9", "there is no option --max_lenght: did you mean --max_length?"),
-        (
-            "search_datastore --text x",
-            f"hf-domain has no command search_datastore any more: {REPLACED['search_datastore']}.",
-        ),
-    ],
-)
-def test_command_answers_before_torch_is_imported(arguments, error):
-    heavy = ("torch", "transformers", "datasets", "numpy")
-    run = run_command(*arguments.split(), then=f"print([name for name in {heavy} if name in sys.modules])")
-    assert run.stdout.endswith("[]\n")
-    assert run.stderr == (f"error: {error}\n" if error else "")
 
 
 def test_commands_are_the_scripts():

@@ -397,6 +397,7 @@ CLASSIFICATION = list_cases(
     ("", "text|train", {"task/train.jsonl": change(text=None)}),
     ("", "label|task/train.jsonl", {"task/train.jsonl": change(label=3)}),
     ("", "nan|label", FLOATS),
+    ("", "inf|label", FLOATS | {"task/train.jsonl": write_labels(0.5, float("inf"))}),
     ("--do_regression true", "regression must be numbers|line 1 of task/train.jsonl"),
     ("--multi_label true", "multi-label data must have lists"),
     ("--do_regression true --multi_label true", "do_regression|multi_label"),
