@@ -9,15 +9,17 @@ from collections import Counter
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Code of checkpoints is copied there before it is run: each process of pytest has a folder of its own, and no other
-# checkpoint of this machine is in it.
+# Code of checkpoints is copied there before it is run, and files are prepared there: each process of pytest has folders
+# of its own, and nothing else of this machine is in them.
 os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp()
+os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp()
 
 import pytest
 from tiny_models import FAMILIES
 from transformers import set_seed
 
-atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
+for name in ("HF_MODULES_CACHE", "HF_DATASETS_CACHE"):
+    atexit.register(shutil.rmtree, os.environ[name], ignore_errors=True)
 
 
 # Helpers that fork processes from a server, whose imports take seconds in each process of pytest that starts one.

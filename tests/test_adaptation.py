@@ -24,11 +24,6 @@ from hf_domain.training.options import MEANT, SET
 OPTIONS = {"num_tokens": 16 * 8 * 30, "max_seq_length": 16, "batch_size": 8, "use_cpu": True, "disable_tqdm": True}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 @pytest.fixture
 def encoder(tmp_path):
     return save_tiny_bert(tmp_path / "encoder", SENTENCES)

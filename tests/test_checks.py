@@ -25,9 +25,8 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def flags(tmp_path, monkeypatch, model):
+def flags(tmp_path, model):
     """Flags of each script on a few sentences."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 10), encoding="utf-8")
     rows = [{"text": text, "label": number % 2} for number, text in enumerate(SENTENCES * 4)]
     options = {"model_name_or_path": model, "max_seq_length": 16, "per_device_train_batch_size": 4}

@@ -178,7 +178,6 @@ def test_examples_run(page, inputs, tmp_path, monkeypatch):
     if not re.search(r'output_dir[ =]"?adapted\b(?!_)', code):
         shutil.copytree(home / "bert-base-uncased", home / "adapted")
     monkeypatch.chdir(home)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     shorten(monkeypatch)
     texts = gzip.decompress((home / "corpus.txt.gz").read_bytes()).decode().splitlines()
     rows = [json.loads(line) for line in (home / "my_task" / "train.jsonl").read_text().splitlines()]

@@ -72,9 +72,8 @@ def get_cosines(model, first, second):
     return first @ second.T
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "exbert" else pytest.mark.commands) for name in METHODS]
-)
+@pytest.mark.commands
+@pytest.mark.parametrize("name", METHODS)
 def test_code_of_the_page_trains_every_method(name, tmp_path, monkeypatch):
     """On texts alone, other texts move away; on pairs, partners come closer than others."""
     monkeypatch.chdir(tmp_path)

@@ -85,11 +85,9 @@ def load_onnx(file):
 WRAPPERS = {"roberta": VarMAEForMaskedLM, "distilbert": ExBertForMaskedLM, "modernbert": ExBertForMaskedLM}
 
 
+@pytest.mark.compiled
 @needs_exporters
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(name, marks=() if name == "roberta" else pytest.mark.compiled) for name in FAMILIES],
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_exports_with_dynamo(family, tokenizer, tmp_path):
     model = make_shallow(family)
     if family in WRAPPERS:
@@ -194,6 +192,7 @@ def test_int8_is_smaller_and_close(tokenizer, tmp_path, caplog):
         assert largest > 32 and 2 * 255 * largest < 2**15
 
 
+@pytest.mark.compiled
 @needs_exporters
 @needs_onnx
 def test_int8_that_is_not_close_enough(tokenizer, monkeypatch):

@@ -22,11 +22,6 @@ LABELS = ["biology"] * 6 + ["law"] * 3 + ["finance"]
 QUICK = {"use_cpu": True, "disable_tqdm": True, "max_seq_length": 24, "max_steps": 1}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 @pytest.fixture
 def encoder(tmp_path):
     return save_tiny_bert(tmp_path / "encoder", [VOCABULARY])

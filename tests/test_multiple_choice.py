@@ -18,8 +18,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("method", ["dapt", pytest.param("varmae", marks=pytest.mark.commands)])
-def test_the_code_of_the_page_learns(tmp_path, monkeypatch, method):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def test_the_code_of_the_page_learns(tmp_path, method):
     page = (Path(__file__).parents[1] / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     code = page.partition("## Multiple choice")[2].partition("```python\n")[2].partition("```")[0]
     encoder = save_tiny_bert(tmp_path / "encoder", [" ".join(WORDS)])

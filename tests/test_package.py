@@ -177,14 +177,13 @@ IMPORTS = {
 }
 
 
+SAMPLED = ("first", "under the name of the command")
+
+
 @pytest.mark.parametrize(
     "statement",
     [
-        pytest.param(
-            text,
-            id=name,
-            marks=() if name in ("first", "last", "under the name of the command") else pytest.mark.commands,
-        )
+        pytest.param(text, id=name, marks=[pytest.mark.commands] * (name not in SAMPLED))
         for name, text in IMPORTS.items()
     ],
 )

@@ -32,11 +32,6 @@ from hf_domain.tasks.token_classification import split_words
 LABELS = ["biology", "finance", "law"]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 @pytest.fixture
 def save(tmp_path):
     """Save a tiny encoder with a head whose weights are large enough to prefer a label."""
@@ -153,7 +148,7 @@ def test_the_tokenizer_stays_as_it_was():
     assert tokenizer("domain text")["input_ids"] == before
 
 
-def test_a_model_without_a_position_table_has_the_length_that_is_asked_for(monkeypatch):
+def test_a_model_without_a_position_table_has_the_length_that_is_asked_for():
     tokenizer, config = make_tokenizer("modernbert"), make_config("modernbert", num_labels=3)
     config.vocab_size, tokenizer.model_max_length = len(tokenizer), 1024
     model, lengths = AutoModelForTokenClassification.from_config(config), []
@@ -422,7 +417,7 @@ def write_rows(folder, rows):
     return folder / "rows.jsonl"
 
 
-def test_a_file_gets_no_bars(save, tmp_path, capsys, monkeypatch):
+def test_a_file_gets_no_bars(save, tmp_path, capsys):
     """In a file, each state of a bar is a line. A terminal shows bars."""
     _, _, folder = save(AutoModelForSequenceClassification, **name_labels())
     datasets.enable_progress_bars()

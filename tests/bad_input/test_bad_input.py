@@ -29,7 +29,6 @@ def good(tmp_path_factory):
 def workspace(good, tmp_path, monkeypatch):
     shutil.copytree(good, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 # ------------------------------------------------------------------------------------------- flags, from their facts

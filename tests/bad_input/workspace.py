@@ -295,10 +295,6 @@ def run_guarded(case: Case) -> tuple[str, str, bool]:
 
 
 def digest_files() -> dict[str, str]:
-    """Return digests of the files of the working directory, without caches and locks."""
+    """Return digests of the files of the working directory, without locks."""
     files = (path for path in Path().rglob("*") if path.is_file())
-    return {
-        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if path.parts[0] != "cache" and path.suffix != ".lock"
-    }
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.suffix != ".lock"}

@@ -21,7 +21,6 @@ def words(tokenizer):
 @pytest.fixture
 def classify(tmp_path, monkeypatch):
     """Train and return the accuracy on the test rows."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
     def run(train, test, **flags):
         main = importlib.import_module("hf_domain.examples.run_classification").main

@@ -17,11 +17,6 @@ from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.data.files import load_files, locate_row
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 def write(path, documents):
     """Write documents in the format that the name of the file asks for."""
     name = path.name.removesuffix(".gz")

@@ -11,12 +11,6 @@ import pytest
 from hf_domain.data.csv_files import SEPARATORS, check_table, find_separator
 from hf_domain.data.files import load_files, locate_row
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 # What texts of the web hold: quotes, separators, breaks inside a cell, separators of lines that only Unicode knows.
 TEXTS = [
     "plain",

@@ -152,7 +152,6 @@ def encoder(tmp_path_factory):
 
 @pytest.fixture
 def place(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     return SimpleNamespace(folder=tmp_path, encoder=encoder, monkeypatch=monkeypatch, tokenizer=make_bert_tokenizer())
 
 

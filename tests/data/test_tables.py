@@ -12,11 +12,6 @@ from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.files import load_rows, load_table
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 def yield_sentences():
     yield from SENTENCES
 
@@ -73,7 +68,7 @@ def test_splits_of_a_dataset_are_the_splits_of_the_corpus():
         load_corpus(DatasetDict({name: splits[name] for name in ("validation", "test")}))
 
 
-def test_rows_may_lack_columns_of_later_rows(tmp_path, monkeypatch):
+def test_rows_may_lack_columns_of_later_rows(tmp_path):
     """They have None there, as rows of a file; datasets alone would drop the column of all rows."""
     rows = [{"text": "a", "label": 0}, {"text": "b", "text_pair": "c", "label": 1}]
     expected = [{"text": "a", "label": 0, "text_pair": None}, {"text": "b", "label": 1, "text_pair": "c"}]
@@ -82,7 +77,6 @@ def test_rows_may_lack_columns_of_later_rows(tmp_path, monkeypatch):
     stream = IterableDataset.from_generator(lambda: iter(rows))
     assert list(load_table(stream)) == expected
 
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     with pytest.raises(ValueError, match="the first row of data must have every column, but only item 1 has text_pair"):
         load_rows(lambda: iter(rows))
     assert load_rows(lambda: iter(rows[::-1]))["text_pair"][:] == ["c", None]

@@ -16,8 +16,7 @@ def yield_sentences():
     yield from SENTENCES
 
 
-def test_every_form_makes_the_same_datastore(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def test_every_form_makes_the_same_datastore(tmp_path):
     (tmp_path / "c.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
     dataset = Dataset.from_dict({"text": SENTENCES})
     forms = [dataset, dataset.to_iterable_dataset(), SENTENCES, pd.DataFrame({"text": SENTENCES}), yield_sentences]

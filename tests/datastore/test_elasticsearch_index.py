@@ -38,7 +38,6 @@ def quick(monkeypatch, tmp_path):
     for name, seconds in {"BACKOFF": 0.001, "LONGEST_PAUSE": 0.01, "PATIENCE": 0.2}.items():
         monkeypatch.setattr(elasticsearch_index, name, seconds, raising=False)
     monkeypatch.setattr(elasticsearch_index, "CHECKPOINT", 10)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @contextmanager

@@ -16,8 +16,7 @@ TEXTS = [f"{SENTENCES[number % 4]} number{number}" for number in range(40)]
 
 
 @pytest.fixture
-def datastore(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def datastore(tmp_path):
     documents = Dataset.from_dict({"text": TEXTS})
     tokenizer = make_bert_tokenizer([*SENTENCES, *TEXTS])
     return build_datastore(documents, tmp_path / "store", tokenizer, commit_characters=900)

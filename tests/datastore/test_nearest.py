@@ -13,11 +13,6 @@ ANIMALS = [f"cat dog mouse{'x' * (number % 3)} horse{number}" for number in rang
 PLANTS = [f"oak elm birch{'x' * (number % 3)} rose{number}" for number in range(20)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 @pytest.fixture
 def datastore(tmp_path):
     texts = [*ANIMALS, *PLANTS]

@@ -15,11 +15,6 @@ WORDS = [f"word{number}" for number in range(40)]
 TEXTS = [" ".join(generator.choices(WORDS, k=15)) for _ in range(60)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 @pytest.fixture
 def datastore(tmp_path):
     tokenizer = make_bert_tokenizer([*SENTENCES, *TEXTS])

@@ -43,8 +43,6 @@ def files(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, model):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
     def call(name="output", **flags):
         defaults = {
             "model_name_or_path": model,

@@ -15,11 +15,6 @@ pytest.importorskip("tantivy")
 TEXTS = [f"{SENTENCES[number % 4]} number{number}" for number in range(20)]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 @pytest.fixture
 def folder(tmp_path):
     make_bert_tokenizer([*SENTENCES, *TEXTS]).save_pretrained(tmp_path / "encoder")

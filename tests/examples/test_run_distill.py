@@ -27,33 +27,16 @@ def teacher(tmp_path):
 def run(monkeypatch, tmp_path, teacher):
     """Run the script with these options."""
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 20), encoding="utf-8")
+    defaults = {"model_name_or_path": teacher, "strategy": "adapt_and_distill", "train_file": tmp_path / "corpus.txt"}
+    defaults |= {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 24, "max_seq_length": 16}
+    defaults |= {"per_device_train_batch_size": 8, "teacher_steps": 2, "student_steps": 6, "learning_rate": 1e-3}
+    defaults |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
 
     def run(**options):
-        defaults = {
-            "model_name_or_path": teacher,
-            "strategy": "adapt_and_distill",
-            "train_file": tmp_path / "corpus.txt",
-            "output_dir": tmp_path / "output",
-            "num_hidden_layers": 1,
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "max_seq_length": 16,
-            "per_device_train_batch_size": 8,
-            "teacher_steps": 2,
-            "student_steps": 6,
-            "learning_rate": "1e-3",
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "report_to": "none",
-            "use_cpu": True,
-            "disable_tqdm": "true",
-            "cache_dir": tmp_path / "cache",
-        }
-        arguments = ["run_distill.py"]
-        for name, value in {**defaults, **options}.items():
+        arguments = ["run_distill.py", "--output_dir", str(tmp_path / "output")]
+        for name, value in (defaults | options).items():
             if value is not None:
-                values = value if isinstance(value, list) else [value]
-                arguments += [f"--{name}"] if value is True else [f"--{name}", *map(str, values)]
+                arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
         monkeypatch.setattr(sys, "argv", arguments)
         run_distill.main()
         return tmp_path / "output" / str(options.get("strategy", "adapt_and_distill"))

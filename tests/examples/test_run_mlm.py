@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from peft import PeftModel
 from safetensors.torch import load_file
+from script_runs import run_script
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -22,15 +23,18 @@ from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, exp
 from hf_domain.training.pretraining import mix_examples
 
 
+def save_encoder(folder):
+    """Save a tiny BERT and its tokenizer."""
+    tokenizer, config = make_bert_tokenizer(), make_config("bert")
+    config.vocab_size = len(tokenizer)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def encoder(tmp_path):
-    """A saved tiny BERT and its tokenizer."""
-    tokenizer = make_bert_tokenizer()
-    config = make_config("bert")
-    config.vocab_size = len(tokenizer)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "encoder")
-    tokenizer.save_pretrained(tmp_path / "encoder")
-    return tmp_path / "encoder"
+    return save_encoder(tmp_path / "encoder")
 
 
 @pytest.fixture
@@ -43,31 +47,13 @@ def corpus(tmp_path):
 @pytest.fixture
 def run(monkeypatch, tmp_path, encoder, corpus):
     """Run the script with these options; returns its all_results.json."""
+    defaults = {"model_name_or_path": encoder, "train_file": corpus, "do_train": True, "do_eval": True}
+    defaults |= {"max_seq_length": 16, "per_device_train_batch_size": 8, "max_steps": 4, "learning_rate": 1e-3}
+    defaults |= {"logging_steps": 1, "save_strategy": "steps"}
 
     def run(output="output", **options):
-        defaults = {
-            "model_name_or_path": encoder,
-            "train_file": corpus,
-            "output_dir": tmp_path / output,
-            "max_seq_length": 16,
-            "per_device_train_batch_size": 8,
-            "max_steps": 4,
-            "learning_rate": "1e-3",
-            "logging_steps": 1,
-            "do_train": True,
-            "do_eval": True,
-            "use_cpu": True,
-            "disable_tqdm": "true",
-            "cache_dir": tmp_path / "cache",
-        }
-        arguments = ["run_mlm.py"]
-        for name, value in {**defaults, **options}.items():
-            if value is not None:
-                values = value if isinstance(value, list) else [value]
-                arguments += [f"--{name}"] if value is True else [f"--{name}", *map(str, values)]
-        monkeypatch.setattr(sys, "argv", arguments)
-        run_mlm.main()
-        return json.loads((tmp_path / output / "all_results.json").read_text())
+        given = {name: value for name, value in (defaults | options).items() if value is not None}
+        return run_script(run_mlm.main, monkeypatch, tmp_path / output, **given)
 
     return run
 
@@ -143,14 +129,9 @@ def test_starts_of_exbert(run, method, tmp_path):
 
 
 @pytest.fixture
-def general(tmp_path, encoder):
+def general(tmp_path):
     """A second encoder with the tokenizer of the first."""
-    tokenizer = AutoTokenizer.from_pretrained(encoder)
-    config = make_config("bert")
-    config.vocab_size = len(tokenizer)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "general")
-    tokenizer.save_pretrained(tmp_path / "general")
-    return tmp_path / "general"
+    return save_encoder(tmp_path / "general")
 
 
 def test_memory(run, tmp_path, encoder, general):

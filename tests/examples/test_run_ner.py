@@ -35,8 +35,6 @@ def make_rows(count):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, model):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
     def call(splits, name="output", **flags):
         files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
         defaults = {"model_name_or_path": model, "do_train": True, "do_eval": True, "num_train_epochs": 9}

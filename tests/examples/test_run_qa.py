@@ -38,8 +38,6 @@ def make_rows(count, share_without=0.0):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, model):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
     def call(splits, **flags):
         files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
         defaults = {

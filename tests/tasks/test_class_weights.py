@@ -51,7 +51,6 @@ def test_loss_is_that_of_torch():
 
 def test_a_rare_label_is_found(tmp_path, monkeypatch, caplog):
     """One text in sixteen has the rare label, and one of its two marks occurs in as many other texts."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     rng = random.Random(0)
 
     def make_rows(count):

@@ -106,7 +106,6 @@ def test_a_chosen_spread_is_taken(tmp_path):
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     """Fine-tune on two kinds of text, with one label of three in four rows; returns the results."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     rng = random.Random(0)
     labels = ["biology", "biology", "biology", "law"] * 16
     rows = [{"text": " ".join(rng.choices(WORDS[label], k=5)), "label": label} for label in labels]

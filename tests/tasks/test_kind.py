@@ -63,8 +63,7 @@ def registered(monkeypatch):
     del KINDS["multiple_choice"]
 
 
-def test_a_kind_of_another_package_is_learned_and_predicted(registered, tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def test_a_kind_of_another_package_is_learned_and_predicted(registered, tmp_path):
     rows = [
         {"question": "what is alive", "choices": [wrong, right] if n % 2 else [right, wrong], "label": n % 2}
         for n, (right, wrong) in enumerate([*itertools.product(RIGHT, WRONG)] * 4)

@@ -169,8 +169,7 @@ SQUAD = {
 
 
 @pytest.mark.parametrize("form", ["nested", "articles", "dictionaries", "texts", "text", "lists"])
-def test_answers_are_read_in_every_form(tmp_path, monkeypatch, form):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def test_answers_are_read_in_every_form(tmp_path, form):
     if form == "nested":
         file = tmp_path / "train-v1.1.json"
         file.write_text(json.dumps(SQUAD, indent=1))

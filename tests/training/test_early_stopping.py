@@ -18,7 +18,6 @@ ROWS = [{"text": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for numb
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Fine-tune a tiny encoder; returns the metrics and the log."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
     files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", ROWS) for split in ("train", "validation")}
 

@@ -18,11 +18,6 @@ from hf_domain.training.ensembles import join_predictions, predict_together
 NAMES = {"id2label": {0: "law", 1: "gene", 2: "stock"}, "label2id": {"law": 0, "gene": 1, "stock": 2}}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
-
 @pytest.fixture
 def save(tmp_path):
     """Save an encoder three times, with the heads of three seeds."""

@@ -21,8 +21,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def flags(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def flags(tmp_path):
     rows = [{"text": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
     files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
     options = {"do_train": True, "do_eval": True, "max_steps": 2, "max_seq_length": 16, "export": "dynamo"}

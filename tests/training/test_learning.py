@@ -19,7 +19,6 @@ LABELS = ["biology"] * 6 + ["law"] * 3 + ["finance"]
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run a script on the same rows as train and test; returns all_results.json and the card."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     model = save_tiny_bert(tmp_path / "model", [" ".join(itertools.chain(*WORDS.values()))])
 
     def call(script, rows, test_rows=None, **flags):

@@ -38,7 +38,6 @@ def test_a_tracker_gets_the_losses_and_scores(tmp_path, monkeypatch, tracker):
             logged.append(dict(logs))
 
     monkeypatch.setitem(INTEGRATION_TO_CALLBACK, tracker, Tracker)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
     flags = {"model_name_or_path": save_tiny_bert(tmp_path / "encoder", SENTENCES), "method": "varmae"}
     flags |= {"train_file": tmp_path / "corpus.txt", "max_seq_length": 16, "max_steps": 2, "logging_steps": 1}

@@ -23,7 +23,6 @@ TEMPLATES = ("more information needed", "none of", "generated automatically", "u
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run a script on a tiny encoder; returns its metrics and its card, which the Hub's client has read."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
 
     def call(script, **flags):

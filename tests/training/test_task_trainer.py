@@ -102,8 +102,7 @@ def test_tokenizer_larger_than_the_model_is_reported(model_args):
         load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
 
 
-def test_only_the_splits_of_the_run_are_loaded(tmp_path, model_args, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def test_only_the_splits_of_the_run_are_loaded(tmp_path, model_args):
     (tmp_path / "data").mkdir()
     for split in ("train", "validation", "test"):
         write_jsonl(tmp_path / "data" / f"{split}.jsonl", [{"text": split}])

@@ -94,7 +94,6 @@ def test_verbose_brings_back_arguments_and_configurations(tmp_path, monkeypatch,
     encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES)
     files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", ROWS) for split in ("train", "validation")}
     options = {"model_name_or_path": encoder, "do_eval": True, "max_seq_length": 16, **files}
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     try:
         run_script(run_classification.main, monkeypatch, tmp_path / "output", verbose=True, **options)
     finally:

@@ -42,7 +42,6 @@ def server(node, monkeypatch, tmp_path):
         node.start()
         node.wait()
     monkeypatch.setenv("OPENSEARCH_URL", node.url)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(elasticsearch_index, "CHECKPOINT", 500)
     client = elasticsearch_index.connect("opensearch")
     client.indices.delete(index="hf-domain-*")  # the same content would not be indexed again

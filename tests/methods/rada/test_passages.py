@@ -61,8 +61,6 @@ def datastore(tmp_path, model, topics):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, model, datastore):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-
     def call(script, splits=None, name="output", **flags):
         files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
         defaults = {"model_name_or_path": model, "method": "rada", "datastore": datastore, "num_passages": 2}
@@ -115,7 +113,7 @@ def test_cache_is_computed_in_the_precision_of_the_training(run, topics, tmp_pat
     assert seen == {bf16}
 
 
-def test_masked_lm_then_task(run, topics, tmp_path, monkeypatch):
+def test_masked_lm_then_task(run, topics, tmp_path):
     texts = [{"text": write_case(name, topic)} for name, topic in topics.items()] * 4
     flags = {"max_steps": 3, "max_seq_length": 16, "validation_split_percentage": 10}
     results = run(run_mlm, {"train": texts}, "mlm", **flags)
