@@ -23,7 +23,7 @@ from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.run import count_workers
 from hf_domain.comparison.statistics import find_visible_difference
-from hf_domain.data.corpora import load_corpus
+from hf_domain.data.corpora import check_length, load_corpus
 from hf_domain.data.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.data.tables import Rows, Splits
 from hf_domain.extras import is_installed
@@ -216,6 +216,7 @@ def measure_facts(plan: Plan, max_seq_length: int = 128) -> Facts:
     """Measure the facts about the encoder, the corpus and the tasks of a plan."""
     encoder = str(plan.folder / plan.encoder) if (plan.folder / plan.encoder).is_dir() else plan.encoder
     tokenizer = AutoTokenizer.from_pretrained(encoder, trust_remote_code=False)
+    check_length(tokenizer, max_seq_length)
     model = AutoModelForMaskedLM.from_pretrained(encoder, dtype=torch.float32, trust_remote_code=False)
     domain = next(name for name in plan.corpora if name != plan.general)
     file = str(plan.folder / plan.corpora[domain].train_file)

@@ -498,8 +498,9 @@ SENTENCES = list_cases(
 
 SEARCH = "--output_dir datastore !train_file !model_name_or_path --query domain"
 STUDENT = "--strategy distill_then_adapt --student_steps 2"
-STEPS = {"comparison/plan.json": '{"steps": {}, "methods": {}}'}
-DAPT = '{"steps": {"dapt-domain": "dapt-domain-00000000"}, "methods": {}}'
+RAN = {"steps": {}, "methods": {}, "titles": {}, "pairs": [], "folder": ".."}
+STEPS = {"comparison/plan.json": json.dumps(RAN)}
+DAPT = json.dumps(RAN | {"steps": {"dapt-domain": "dapt-domain-00000000"}})
 SEVERAL = '{"text": "a b", "key": "1"}\n{"text": "c d", "key": "1"}\n'
 EXPAND = list_cases(
     "expand_vocab",
@@ -552,7 +553,8 @@ BUILD = list_cases(
     ("--max_length 999", "max_length|999"),
     ("--add", "--add|out"),
     ("!model_name_or_path", "model_name_or_path"),
-    ("--output_dir datastore", "datastore|--add"),
+    ("--output_dir datastore", "", {}, lambda: True),
+    ("--output_dir datastore --train_file heldout.txt", "datastore|--add"),
     ("--output_dir encoder --add", "encoder"),
     ("--held_out_file rest.txt", "rest.txt|.jsonl"),
     ("--held_out_file task/train.jsonl", "task/train.jsonl"),
@@ -651,7 +653,7 @@ OTHERS = [
     ),
     *list_cases(
         "quickstart",
-        ("--corpus .", "--corpus|. is a folder"),
+        ("--corpus .", "a corpus must be a file"),
         ("--task heldout.txt", "label|heldout.txt"),
         ("--task nowhere", "--task|nowhere"),
         ("--minutes fast", "minutes|fast"),
@@ -771,8 +773,6 @@ PLANS = [
     *list_cases(
         "compare",
         ("only", "plan"),
-        ("!dry_run --dask_scheduler tcp://127.0.0.1:9", "dask_scheduler|9"),
-        ("!dry_run --dask_scheduler corpus.txt", "dask_scheduler|corpus.txt"),
         (
             "--output_dir task",
             "--output_dir|task|plan.json",
@@ -788,6 +788,8 @@ PLANS = [
         ("!dry_run --train_best", "--train_best|has ended"),
         ("--train_best", "--train_best|--dry_run"),
     ),
+    Case("compare", "!dry_run --dask_scheduler tcp://127.0.0.1:9", "dask_scheduler|9", late=True),
+    Case("compare", "!dry_run --dask_scheduler corpus.txt", "dask_scheduler|corpus.txt", late=True),
     Case("compare", "!dry_run --output_dir sealed/out", "sealed/out", fault="read-only"),
 ]  # fmt: skip
 
