@@ -222,8 +222,8 @@ class BackbonePreTrainedModel(PreTrainedModel):
         hub_options: Any = {"revision": revision or "main", "token": token, "cache_dir": cache_dir}
         hub_options["trust_remote_code"] = trust_remote_code
         is_name = isinstance(backbone, str)
-        either: Any = backbone
-        given: Any = AutoConfig.from_pretrained(either, **hub_options) if is_name else either.config
+        source: Any = backbone
+        given: Any = AutoConfig.from_pretrained(source, **hub_options) if is_name else source.config
         allowed = {field.name for field in fields(cls.config_class)} | {"num_labels", "attn_implementation"}
         if unknown := sorted(name for name in options.keys() - allowed if not has_encoder_field(given, name)):
             own = sorted(set(cls.config_class.__annotations__))
