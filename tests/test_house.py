@@ -88,6 +88,7 @@ def test_each_group_of_tests_that_make_test_leaves_out_has_a_target():
     left_out = {*re.findall(r"not (\w+)", options["addopts"])}
     assert {name for name in marked if "run by make" in marked[name]} == left_out
     makefile, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "CONTRIBUTING.md"))
+    assert not [path for path in re.findall(r"(?<=[ \t])tests/[\w/.]+", makefile) if not (ROOT / path).exists()]
     for name in left_out:
         (target,) = re.findall(r"run by make (test-\w+)", marked[name])
         recipe = re.search(rf"^{target}: .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
