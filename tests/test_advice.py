@@ -10,12 +10,12 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 import hf_domain
 from hf_domain import advice
-from hf_domain.advice import BATCH, Facts, TaskFacts, count_pieces, estimate_fine_tuning, list_rows, make_advice
+from hf_domain.advice import BATCH, Effort, Facts, TaskFacts, count_pieces, list_rows, make_advice
 from hf_domain.comparison.plan import Budget
 from hf_domain.comparison.prepare import load_plan
 
-TASK = TaskFacts("mine", "classification", train=1600, test=400, tokens=40.0, longest=61, leaked=0)
-FACTS = Facts(5_000_000, 2e-4, 1000, 200_000, broken=0.02, unknown=0.0, tasks=(TASK,))
+TASK = TaskFacts("mine", "classification", train=1600, test=400, lengths=(20, 40, 60, 80, 200), leaked=0)
+FACTS = Facts(5_000_000, 4, 2e-4, 1000, 200_000, broken=0.02, unknown=0.0, tasks=(TASK,))
 DRAFT = {"encoder": "e", "corpora": {"domain": {"train_file": "c"}}, "tasks": {"mine": {"folder": "mine"}}}
 
 
@@ -97,6 +97,9 @@ def test_more_time_cuts_less_and_every_plan_fits():
         assert found.seconds <= 1.15 * 60 * minutes, minutes
     text = str(short)
     assert "Left out for the time: the row " in text and "of 5 seeds" in text
+    assert short.plan["fine_tuning"]["train_top_layers"] == 2 and "train_top_layers" not in long.plan["fine_tuning"]
+    lengths = [found.plan["tasks"]["mine"]["options"]["max_seq_length"] for found in (short, long)]
+    assert lengths == [64, 80]
     # A machine that is ten times slower has no smaller plan to offer, and says how long it takes.
     slow = advise(replace(FACTS, seconds_per_token=1e-2), minutes=5)
     assert slow.seconds > 300 and f"about {round(slow.seconds / 60)} minutes" in str(slow)
@@ -105,9 +108,13 @@ def test_more_time_cuts_less_and_every_plan_fits():
 def test_fine_tuning_is_estimated_by_its_tokens(monkeypatch):
     monkeypatch.setattr(advice, "SECONDS_OF_START", 0.0)
     rows = list_rows(FACTS, False)[:2]
-    trained = 0.8 * 1000 * BATCH * 40
-    tested = 11 * 400 * 40 / 3
-    assert estimate_fine_tuning(FACTS, rows, 3, 1000) == pytest.approx(2 * 3 * (trained + tested) * 2e-4)
+    mean = (20 + 40 + 60 + 80 + 128) / 5
+    tested = 6 * 400 / 3
+    expected = 2 * 3 * (0.8 * 1000 * BATCH + tested) * mean * 2e-4
+    assert Effort(seeds=3).estimate(FACTS, rows) == pytest.approx(expected)
+    few = (20 + 40 + 60 + 64 + 64) / 5
+    expected = 2 * 3 * (0.55 * 0.8 * 1000 * BATCH + tested) * few * 2e-4
+    assert Effort(seeds=3, max_tokens=64, is_half=True).estimate(FACTS, rows) == pytest.approx(expected)
 
 
 def test_texts_that_nobody_can_read_are_named():
