@@ -62,7 +62,7 @@ def fine_tune(
     label_column: str | None = None,
     class_names: Sequence[str] | None = None,
     max_seq_length: int | None = None,
-    num_train_epochs: float = 3.0,
+    num_train_epochs: float | None = None,
     learning_rate: float | Sequence[float] | None = None,
     batch_size: int = 8,
     class_weights: Literal["none", "balanced"] = "none",
@@ -97,6 +97,8 @@ def fine_tune(
             dataset declares them, or 0, 1, 2, ...
         max_seq_length: Maximum number of tokens of a row. Default: 128 for classification, 384 for question answering,
             and the model's limit for words.
+        num_train_epochs: Default: without `max_steps`, the longer of three epochs and 1,000 steps, and no longer than
+            the validation score improves; see "How long to train" in the guide.
         learning_rate: Default: chosen by the width of the encoder. With several, the model is trained with each, and
             once more with the one that is best on validation.
         class_weights: `balanced` lets rare labels count as much in the loss as frequent ones.

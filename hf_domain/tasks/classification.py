@@ -31,6 +31,7 @@ from hf_domain.tasks.baseline import DECIDING, add_baseline, make_constants
 from hf_domain.tasks.class_weights import make_weighted_loss
 from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
 from hf_domain.tasks.labels import (
+    HELD_OUT,
     check_spread,
     check_variety,
     draw_validation,
@@ -112,9 +113,9 @@ class Classification(TaskKind):
         return True
 
     @classmethod
-    def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
+    def hold_out(cls, rows: Dataset, label_column: str | None = None, share: float = HELD_OUT) -> list[int]:
         """Draw a fifth of the rows in proportion to the labels."""
-        return draw_validation(list_labels(rows, label_column or choose_column(rows, LABEL_COLUMNS)))
+        return draw_validation(list_labels(rows, label_column or choose_column(rows, LABEL_COLUMNS)), share)
 
     def follow(self, config: Any) -> None:
         """Take the labels and the problem type of a fine-tuned model."""

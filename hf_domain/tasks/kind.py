@@ -11,6 +11,7 @@ from datasets import Dataset, DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, Trainer
 
 from hf_domain.data.columns import Locate, name_example
+from hf_domain.tasks.labels import HELD_OUT
 
 
 @dataclass
@@ -86,8 +87,13 @@ class TaskKind:
         raise NotImplementedError
 
     @classmethod
-    def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
-        """Return the numbers of the rows that a table without splits gives to validation, a fifth of them."""
+    def hold_out(cls, rows: Dataset, label_column: str | None = None, share: float = HELD_OUT) -> list[int]:
+        """Return the numbers of the rows that data without a validation set give to it.
+
+        Args:
+            label_column: Default: a known name.
+            share: Share of the rows, a fifth.
+        """
         raise NotImplementedError
 
     def follow(self, config: Any) -> None:

@@ -395,11 +395,12 @@ def list_labels(rows: Dataset, column: str) -> list[set[Any]]:
     return [{*labels} for labels in listed]
 
 
-def draw_validation(labels: list[set[Any]]) -> list[int]:
-    """Draw a fifth of the rows in proportion to the labels, so that training keeps a row of each label.
+def draw_validation(labels: list[set[Any]], share: float = HELD_OUT) -> list[int]:
+    """Draw a share of the rows in proportion to the labels, so that training keeps a row of each label.
 
     Args:
         labels: Labels of each row, see `list_labels`.
+        share: Default: a fifth.
 
     Raises:
         ValueError: Each row is the only one with some label.
@@ -411,7 +412,7 @@ def draw_validation(labels: list[set[Any]]) -> list[int]:
     order.sort(key=lambda row: min(((left[label], str(label)) for label in labels[row]), default=(0, "")))
     drawn: list[int] = []
     for place, row in enumerate(order, 1):
-        if HELD_OUT * place >= len(drawn) + 0.5 and all(left[label] > 1 for label in labels[row]):
+        if share * place >= len(drawn) + 0.5 and all(left[label] > 1 for label in labels[row]):
             drawn.append(row)
             left.subtract(labels[row])
     if not drawn:

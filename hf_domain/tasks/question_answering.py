@@ -20,7 +20,7 @@ from hf_domain.data.squad import list_answers, list_questions
 from hf_domain.tasks.baseline import compare_with_baseline
 from hf_domain.tasks.classification import tokenize_texts
 from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
-from hf_domain.tasks.labels import draw_validation
+from hf_domain.tasks.labels import HELD_OUT, draw_validation
 from hf_domain.tasks.metrics import ANSWER_METRICS, compute_squad_metrics
 from hf_domain.tasks.outputs import ANSWERS
 
@@ -66,11 +66,11 @@ class QuestionAnswering(TaskKind):
         return columns >= {*QUESTION_COLUMNS, "answers"} or "paragraphs" in columns
 
     @classmethod
-    def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
+    def hold_out(cls, rows: Dataset, label_column: str | None = None, share: float = HELD_OUT) -> list[int]:
         """Draw the questions on a fifth of the contexts, or a fifth of the articles."""
         if "paragraphs" in rows.column_names:
-            return draw_validation([set()] * len(rows))
-        return draw_contexts(rows["context"][:])
+            return draw_validation([set()] * len(rows), share)
+        return draw_contexts(rows["context"][:], share)
 
     def read(self, splits: DatasetDict, locate: Locate = name_example) -> DatasetDict:
         """Number questions without an id, unify answers, and check that the contexts contain them."""
@@ -188,8 +188,8 @@ class QuestionAnswering(TaskKind):
         }
 
 
-def draw_contexts(contexts: Sequence[str]) -> list[int]:
-    """Draw the questions on a fifth of the contexts: a context that was trained on would flatter the validation.
+def draw_contexts(contexts: Sequence[str], share: float = HELD_OUT) -> list[int]:
+    """Draw the questions on a share of the contexts: a context that was trained on would flatter the validation.
 
     Raises:
         ValueError: There are fewer than three contexts.
@@ -200,7 +200,7 @@ def draw_contexts(contexts: Sequence[str]) -> list[int]:
             f"a table of questions must have three contexts, so that one can be held out for validation, but has "
             f"{len(distinct)}. Add rows, or pass the splits train and validation."
         )
-    drawn = {distinct[number] for number in draw_validation([set()] * len(distinct))}
+    drawn = {distinct[number] for number in draw_validation([set()] * len(distinct), share)}
     return [row for row, context in enumerate(contexts) if context in drawn]
 
 

@@ -246,6 +246,7 @@ def make_trainer(
 
     if args.learning_rate is None:
         args.learning_rate = choose_learning_rate(int(model.get_embedding_dimension() or 0))
+    args.num_train_epochs = args.num_train_epochs or 3.0
     has_scores = "score" in pairs.column_names
     # A passage that occurs twice in a batch would count as wrong for one of its own queries.
     sampler = "batch_sampler" if has_scores else "no_duplicates"

@@ -33,7 +33,7 @@ from hf_domain.data.columns import (
 )
 from hf_domain.tasks.baseline import compare_with_baseline
 from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
-from hf_domain.tasks.labels import check_variety, draw_validation, find_labels, list_labels
+from hf_domain.tasks.labels import HELD_OUT, check_variety, draw_validation, find_labels, list_labels
 from hf_domain.tasks.metrics import PLACED, compute_entity_metrics, list_entity_metrics
 from hf_domain.tasks.outputs import TAGS, VALIDATED, format_tags
 
@@ -74,9 +74,9 @@ class TokenClassification(TaskKind):
         return "tokens" in columns or has_words
 
     @classmethod
-    def hold_out(cls, rows: Dataset, label_column: str | None = None) -> list[int]:
+    def hold_out(cls, rows: Dataset, label_column: str | None = None, share: float = HELD_OUT) -> list[int]:
         """Draw a fifth of the sentences in proportion to the tags."""
-        return draw_validation(list_labels(rows, label_column or choose_column(rows, TAG_COLUMNS)))
+        return draw_validation(list_labels(rows, label_column or choose_column(rows, TAG_COLUMNS)), share)
 
     def follow(self, config: Any) -> None:
         """Take the tags of a fine-tuned model."""

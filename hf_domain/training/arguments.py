@@ -105,11 +105,23 @@ class FineTuningArguments(ModelArguments):
 
 @dataclass
 class FineTunerArguments(TrainingArguments):
-    """transformers' training arguments, with a default learning rate that fits the width of the encoder."""
+    """transformers' training arguments, with a learning rate that fits the encoder, and a length that fits the task."""
 
     learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
         default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
     )
+    num_train_epochs: float | None = field(  # type: ignore[assignment] # FineTuner sets it
+        default=None,
+        metadata={
+            "help": "Default: without --max_steps, the longer of 3 epochs and 1,000 steps, and no longer than the "
+            "validation score improves."
+        },
+    )
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether the run chooses how long to train."""
+        return self.do_train and self.num_train_epochs is None and self.max_steps <= 0
 
 
 def check_method(model_args: ModelArguments, is_method: bool) -> None:

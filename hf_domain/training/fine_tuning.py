@@ -1,5 +1,6 @@
 """Fine-tune a model on a task of any kind, with any method."""
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -42,6 +43,8 @@ from hf_domain.training.task_trainer import (
     map_splits,
     renew_config,
 )
+
+logger = logging.getLogger(__name__)
 
 
 def list_arguments(kind: type[TaskKind]) -> tuple[Any, ...]:
@@ -134,6 +137,8 @@ def run_fine_tuning(
 def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: FineTunerArguments) -> DatasetDict:
     """Return the splits of a task, checked and cut to their limits, with the labels in the order of the model's."""
     args = kind.args
+    # A training that names no length is stopped by its validation score.
+    training_args.do_eval |= training_args.is_open_ended and args.validation_file is not None
     splits = load_splits(model_args, args, training_args, kind.needs_train)
     name = model_args.config_name or model_args.model_name_or_path
     config = AutoConfig.from_pretrained(name, **model_args.hub_options)
@@ -148,6 +153,8 @@ def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: Fi
     splits = kind.read(splits, partial(locate_example, args))
     follow_model_labels(kind, config, has_train, training_args.do_train)
     splits = limit_splits(splits, args)
+    if training_args.is_open_ended and "validation" not in splits:
+        splits, training_args.do_eval = hold_out(kind, splits)
     check_single_text(kind.text_columns, getattr(args, "append_passage", False))
     kind.check(splits, training_args.do_train, model_args.trust_remote_code)
     if (metrics := kind.list_metrics()) is not None:
@@ -167,6 +174,25 @@ def predict_splits(trainer: FineTuner, test: Any) -> Iterator[tuple[str, str, An
         yield "validation", "eval", trainer.evaluated
     if trainer.args.do_predict:
         yield "test", "predict", run_prediction(trainer, test)
+
+
+TENTH = 0.1
+
+
+def hold_out(kind: TaskKind, splits: DatasetDict) -> tuple[DatasetDict, bool]:
+    """Return splits whose validation set is a tenth of train, and whether there is one: labels may be too rare."""
+    train = splits["train"]
+    try:
+        drawn = kind.hold_out(train, getattr(kind.args, "label_column_name", None), TENTH)
+    except ValueError as error:
+        logger.warning(f"No validation set can be drawn from train, so that nothing stops the training early: {error}")
+        return splits, False
+    logger.info(
+        f"There is no validation set: {len(drawn):,} of {len(train):,} examples of train are held out to choose when "
+        "to stop. Add --validation_file for others."
+    )
+    kept = train.select(sorted({*range(len(train))} - {*drawn}))
+    return DatasetDict({**splits, "train": kept, "validation": train.select(drawn)}), True
 
 
 def follow_model_labels(kind: TaskKind, config: Any, has_train: bool, does_train: bool) -> None:

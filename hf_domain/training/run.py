@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,13 +38,14 @@ from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.cards import make_run_card
 from hf_domain.training.exporting import export_trained
 from hf_domain.training.run_files import START_RESULTS, STATE
-from hf_domain.training.run_folder import MADE
+from hf_domain.training.run_folder import MADE, drop_checkpoint
 from hf_domain.training.sharding import prepare_sharding
 from hf_domain.training.streams import read_stream
 from hf_domain.training.terminal import (
     describe_metrics,
     describe_training,
     log_end,
+    name_metric,
     show_progress,
     start_logging,
     suggest_command,
@@ -279,15 +281,64 @@ def train_and_evaluate(
     """
     if (best := (trainer.args.metric_for_best_model or "").removeprefix("eval_")) in BETTER:
         trainer.args.greater_is_better = BETTER[best] > 0  # transformers takes every name but a loss for a gain
+    args, is_open_ended = trainer.args, getattr(trainer, "is_open_ended", False)
+    keeps_checkpoints = args.save_strategy != "no"
+    if is_open_ended and args.do_eval and (args.metric_for_best_model is not None or deciding in BETTER):
+        check_often(trainer)
+        patience = PATIENCE if patience is None else patience
     if patience is not None:
-        stop_early(trainer, deciding, patience)
+        stop_early(trainer, deciding, patience, LearnedStop if is_open_ended else EarlyStoppingCallback)
     if trainer.args.do_train:
         run_training(trainer, finish)
+    if is_open_ended and trainer.is_world_process_zero():
+        logger.info(describe_stop(trainer, patience))
+    if is_open_ended and not keeps_checkpoints and args.should_save:
+        for checkpoint in Path(str(args.output_dir)).glob("checkpoint-*"):
+            drop_checkpoint(checkpoint)  # only the best weights were wanted
     if trainer.args.do_eval:
         run_evaluation(trainer)
 
 
-def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
+CHECKS, PATIENCE = 10, 3  # of a training that names no length; our choice
+
+
+class LearnedStop(EarlyStoppingCallback):
+    """Stops as transformers' callback does, but counts no check before the model beats the majority baseline."""
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
+        """Count a check without a better score."""
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        if not metrics.get("eval_beats_baseline", True):
+            self.early_stopping_patience_counter, control.should_training_stop = 0, False
+
+
+def check_often(trainer: Trainer) -> None:
+    """Evaluate ten times on the way, unless the run says how often."""
+    args = trainer.args
+    if args.eval_strategy == "no":
+        steps = math.ceil(len(trainer.get_train_dataloader()) / args.gradient_accumulation_steps)
+        args.eval_strategy = IntervalStrategy.STEPS
+        args.eval_steps = max(1, math.floor(args.num_train_epochs * steps / CHECKS))
+
+
+def describe_stop(trainer: Trainer, patience: int | None) -> str:
+    """Say how long a training took that named no length, and why it stopped."""
+    args, state = trainer.args, trainer.state
+    taken = f"{state.global_step:,} of {state.max_steps:,} steps"
+    if patience is None:
+        return f"Trained {taken}. No validation score could stop the training, or choose the best weights."
+    metric = name_metric(str(args.metric_for_best_model).removeprefix("eval_"))
+    best = f"The weights of step {state.best_global_step:,} are kept, with the best {metric} on validation"
+    if state.best_metric is not None:
+        best += f", {state.best_metric:.4g}"
+    if state.global_step < state.max_steps:
+        return f"Stopped after {taken}: {patience} checks without a better {metric}. {best}."
+    return f"Trained all {state.max_steps:,} steps, the limit of a training without --num_train_epochs. {best}."
+
+
+def stop_early(
+    trainer: Trainer, deciding: str, patience: int, callback: type[EarlyStoppingCallback] = EarlyStoppingCallback
+) -> None:
     """Stop training when the score stops improving, and keep the best weights.
 
     The model is evaluated after each epoch unless `--eval_strategy` says otherwise.
@@ -295,6 +346,7 @@ def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
     Args:
         deciding: Metric that must improve.
         patience: Stop after this many evaluations without a better score.
+        callback: What counts them.
 
     Raises:
         ValueError: The run does not train and evaluate, or it is not known whether higher scores are better.
@@ -319,7 +371,7 @@ def stop_early(trainer: Trainer, deciding: str, patience: int) -> None:
         args.metric_for_best_model, args.greater_is_better = deciding, BETTER[deciding] > 0
     # A resumed run continues to count the evaluations without a better score.
     args.restore_callback_states_from_checkpoint = True
-    trainer.add_callback(EarlyStoppingCallback(patience))
+    trainer.add_callback(callback(patience))
 
 
 def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:

@@ -1,6 +1,7 @@
 """Load the data of a task and the model with its labels, and train: the parts of a fine-tuning."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -58,6 +59,9 @@ class FineTuner(Trainer):
                 f"The learning rate is {args.learning_rate:.2g}, chosen for an encoder of width {width}. "
                 "Set another with --learning_rate."
             )
+        self.is_open_ended = getattr(args, "is_open_ended", False)
+        if args.num_train_epochs is None:
+            args.num_train_epochs = choose_epochs(args, len(options.get("train_dataset") or []))
         self.vote, compute_metrics = vote, options.get("compute_metrics")
         if vote is not None and compute_metrics is not None:
             options["compute_metrics"] = lambda output: compute_metrics(
@@ -216,6 +220,19 @@ def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
     return DatasetDict(
         {split: dataset.take(min(limits[split] or len(dataset), len(dataset))) for split, dataset in splits.items()}
     )
+
+
+LEAST_EPOCHS, LEAST_STEPS = 3, 1000
+
+
+def choose_epochs(args: TrainingArguments, num_examples: int) -> float:
+    """Return the epochs of a training that names no length: three, or as many as make 1,000 steps if that is longer.
+
+    Three epochs of a few hundred examples leave an encoder at the majority class. The numbers are our choice.
+    """
+    batches = math.ceil(num_examples / (args.train_batch_size * args.world_size))
+    steps = max(1, math.ceil(batches / args.gradient_accumulation_steps))
+    return max(LEAST_EPOCHS, LEAST_STEPS / steps) if args.do_train else LEAST_EPOCHS
 
 
 def choose_learning_rate(hidden_size: int) -> float:

@@ -25,7 +25,7 @@ class MultipleChoice(TaskKind):
         return columns >= {"question", "choices"}
 
     @classmethod
-    def hold_out(cls, rows, label_column=None):
+    def hold_out(cls, rows, label_column=None, share=0.2):
         return [*range(0, len(rows), 5)]
 
     def read(self, splits, locate=None):

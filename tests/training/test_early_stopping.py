@@ -1,16 +1,22 @@
 """Training stops when the score that counts does not improve any more, and keeps the best weights."""
 
 import json
+import random
 import shutil
 from types import SimpleNamespace
 
 import pytest
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
-from transformers import TrainingArguments
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
+import hf_domain
 from hf_domain.examples import run_classification
-from hf_domain.training.run import stop_early
+from hf_domain.training.arguments import FineTunerArguments
+from hf_domain.training.run import LearnedStop, stop_early
+from hf_domain.training.task_trainer import choose_epochs
+
+SPLITS = ("train", "validation")
 
 ROWS = [{"text": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
 
@@ -59,7 +65,7 @@ def test_evaluates_as_often_as_the_run_asks(run):
 
 def test_an_error_is_better_if_it_is_lower(run, tmp_path):
     """transformers takes every name but a loss for a gain, and would keep the worst weights."""
-    rows = [row | {"label": float(len(row["text"]))} for row in ROWS]
+    rows = [row | {"label": len(row["text"]) + 0.5} for row in ROWS]
     files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
     _, state = run(
         **files, early_stopping_patience=2, metric_for_best_model="mse", num_train_epochs=4, learning_rate="1e-2"
@@ -78,4 +84,59 @@ def test_needs_an_evaluation(run):
     with pytest.raises(
         ValueError, match="needs --do_train, --do_eval and validation data, but do_train is True and do_eval is False"
     ):
-        run(early_stopping_patience=1, do_eval=False)
+        run(early_stopping_patience=1, do_eval=False, num_train_epochs=1)
+
+
+TOPICS = {"a": SENTENCES[0].split()[:4], "b": SENTENCES[1].split()[:4]}
+
+
+def make_topics(count, seed):
+    draw = random.Random(seed)
+    return [{"text": " ".join(draw.choices(TOPICS[label], k=4)), "label": label} for label in "ab" * (count // 2)]
+
+
+def test_a_run_that_names_no_length_trains_until_it_has_learned(run, tmp_path, caplog):
+    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", make_topics(40, split)) for split in SPLITS}
+    metrics, state = run(**files, learning_rate=1e-3)
+    assert state["max_steps"] == 1000  # 200 epochs of five steps
+    checks = [line["step"] for line in state["log_history"] if "eval_macro_f1" in line]
+    assert checks[:4] == [100, 200, 300, 400] and state["global_step"] < 1000
+    assert metrics["eval_macro_f1"] == state["best_metric"] == 1
+    best = state["best_global_step"]
+    assert state["global_step"] == best + 300
+    line = (
+        f"Stopped after {best + 300} of 1,000 steps: 3 checks without a better macro F1. "
+        f"The weights of step {best} are kept, with the best macro F1 on validation, 1"
+    )
+    assert any(message.startswith(line) for message in caplog.messages)
+    assert not [*(tmp_path / "output").glob("checkpoint-*")]
+
+
+def test_a_run_without_validation_holds_out_a_tenth(run, tmp_path, caplog):
+    options = {"use_cpu": True, "disable_tqdm": True, "max_seq_length": 16, "learning_rate": 1e-3}
+    rows = {"train": make_topics(40, 0)}
+    hf_domain.fine_tune(tmp_path / "encoder", rows, output_dir=tmp_path / "task", **options)
+    results = json.loads((tmp_path / "task" / "all_results.json").read_text())
+    assert (results["train_samples"], results["eval_samples"]) == (36, 4)
+    assert "There is no validation set: 4 of 40 examples of train are held out" in caplog.text
+
+
+def test_a_model_that_has_not_learned_is_not_stopped():
+    """Nothing is learned yet at its first checks; afterwards it stops as others do."""
+    args = TrainingArguments("none", metric_for_best_model="eval_f1", greater_is_better=True)
+    stop, control, state = LearnedStop(2), TrainerControl(), TrainerState(best_metric=0.1)
+    for beats in (False, False, False, True, True):
+        assert not control.should_training_stop
+        stop.on_evaluate(args, state, control, {"eval_f1": 0.1, "eval_beats_baseline": beats})
+    assert control.should_training_stop
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch", "accumulated", "epochs"), [(40, 8, 1, 200), (10_000, 8, 1, 3), (300, 16, 2, 100)]
+)
+def test_the_length_is_the_longer_of_three_epochs_and_1000_steps(tmp_path, examples, batch, accumulated, epochs):
+    options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulated, "use_cpu": True}
+    args = FineTunerArguments(str(tmp_path), do_train=True, **options)
+    assert args.is_open_ended and choose_epochs(args, examples) == epochs
+    for given in ({"num_train_epochs": 2.0}, {"max_steps": 5}):
+        assert not FineTunerArguments(str(tmp_path), do_train=True, **options, **given).is_open_ended
