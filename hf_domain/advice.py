@@ -53,7 +53,7 @@ USED = 0.8
 # The longest text of a task in tokens that a plan reads, and with little time.
 MAX_TOKENS, FEW_TOKENS = 128, 64
 # Share of the time that fine-tuning may take, and seconds of a step beside its work: start, loading, saving.
-FINE_TUNING_SHARE, SECONDS_OF_START = 0.65, 4.0
+FINE_TUNING_SHARE, SECONDS_OF_START = 0.75, 4.0
 FEWEST_TOKENS = 20_000
 
 

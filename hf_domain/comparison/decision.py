@@ -17,6 +17,7 @@ from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.statistics import SEED_DEVIATION, Difference
 from hf_domain.comparison.summary import START_TITLE, Report
 from hf_domain.methods import BASELINE, NO_ADAPTATION
+from hf_domain.tasks.trivial_baselines import LINEAR
 
 # Before anything is measured, true gains are of this size: the standard deviation of the rows of our published
 # comparisons, in points. It counts as much as this number of rows that were measured.
@@ -308,14 +309,15 @@ def list_unlearned(report: Report) -> str:
 
 
 def describe_floors(report: Report) -> str:
-    """Say on which tasks something that trains nothing scores more than every row."""
+    """Say on which tasks something without an encoder scores more than every row."""
     parts, floors, scores = [], report.floors, report.scores
     for task in report.plan["tasks"]:
         best = max((statistics.mean(row[task].values()) for row in scores.values() if row[task]), default=None)
         known = {name: row[task] for name, row in floors.items() if task in row}
         if known and best is not None and known[name := max(known, key=lambda name: known[name])] > best:
-            parts.append(f"on {task} the {name} scores {known[name]:.1f}, and the best row {best:.1f}")
-    return f"Without any training, {'; '.join(parts)}." if parts else ""
+            of_words = ", so this is a task of words" if name == LINEAR else ""
+            parts.append(f"on {task} the {name} scores {known[name]:.1f}, and the best row {best:.1f}{of_words}")
+    return f"Without an encoder, {'; '.join(parts)}." if parts else ""
 
 
 def describe_unjudged(report: Report) -> str:

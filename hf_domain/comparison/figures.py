@@ -72,7 +72,7 @@ def draw_gains(report: Report) -> "Figure | None":
         axes.plot([low, high], [place, place], color=color, linewidth=2)
         axes.plot(bet.gain, place, "o", color=color, markersize=8)
         mean = report.average(bet.row)
-        text = f"{bet.gain:+.1f}  ({mean:.1f}; {format_seconds(bet.seconds)})"
+        text = f"{format_points(bet.gain)}  ({mean:.1f}; {format_seconds(bet.seconds)})"
         end = (max(high, bet.gain), place)
         axes.annotate(text, end, (8, 0), textcoords="offset points", va="center", color=INK, size=TEXT)
     axes.set_yticks(range(len(bets)), [textwrap.fill(report.titles[bet.row], 22) for bet in bets])

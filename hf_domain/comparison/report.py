@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from hf_domain.comparison.decision import answer, format_chance, format_seconds, is_command, list_bets
+from hf_domain.comparison.decision import answer, format_chance, format_points, format_seconds, is_command, list_bets
 from hf_domain.comparison.figures import draw_budgets, draw_forgetting, draw_fractions, draw_gains, save_figure
 from hf_domain.comparison.results import find_models, read_plan_file, read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
@@ -68,7 +68,7 @@ def make_bet_table(report: Report) -> pd.DataFrame | None:
     """Return what to expect of each row against what the user has now, the best bet first."""
     rows = {
         report.titles[bet.row]: {
-            "expected gain": f"{bet.gain:+.1f}",
+            "expected gain": format_points(bet.gain),
             "chance of a gain": format_chance(bet.chance),
             "measured": format_difference(replace(bet.difference, corrected=None)),
             "cost": format_seconds(bet.seconds),

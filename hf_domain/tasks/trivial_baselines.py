@@ -1,6 +1,7 @@
-"""Score a test set without any training: a row that is not better has learned nothing."""
+"""Score a test set without an encoder: a row that is not better has learned nothing, or nothing beyond words."""
 
 import statistics
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,17 +34,21 @@ from hf_domain.tasks.vote import count_votes
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"
+# A linear model of word and word-pair frequencies.
+LINEAR = "linear model of words"
 # Of a retrieval.
 SEARCH = "search by BM25"
 # The validation set chooses the number of texts that vote.
 VOTERS = (1, 3, 5, 10, 20, 50)
+# The same for the regularization of the linear model.
+STRENGTHS = (0.1, 1.0, 10.0)
 
 
 def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str, float]:
-    """Return scores without training, in percent by name.
+    """Return scores without an encoder, in percent by name.
 
-    They are the majority baseline (the mean for a regression, nothing found for a retrieval) and, if tantivy is
-    installed, the vote of the nearest training texts, or for a retrieval the search by BM25.
+    They are the majority baseline (the mean for a regression, nothing found for a retrieval), for texts a linear model
+    of words, and with tantivy the vote of the nearest training texts, or for a retrieval the search by BM25.
 
     Args:
         flags: Flags of the command that fine-tunes; they may limit the examples.
@@ -83,6 +88,8 @@ def _score_floors(kind: str, metric: str, options: tuple, folds: tuple, times: t
             columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
             with suppress(ModuleNotFoundError):  # tantivy is an extra
                 floors[NEAREST].append(predict_nearest(task, splits, columns))
+            if kind != "similarity":
+                floors[LINEAR].append(predict_from_words(task, splits, columns))
     scores = {name: join_predictions(parts).score().compute() for name, parts in floors.items() if parts}
     # A constant has no correlation; the constants of several folds would have a small one.
     return scores | {MAJORITY: 0.0} if kind in VALUES else scores
@@ -118,6 +125,54 @@ def find_constant_labels(task: Task, train: list[dict[str, Any]]) -> list[str]:
     return max(sets, key=lambda labels: join_labels([labels] * len(train), train, task).score().compute())
 
 
+def join_texts(splits: list[list[dict[str, Any]]], columns: list[str]) -> list[list[str]]:
+    """Return the text of each example; a pair is one text."""
+    return [[" ".join(str(example.get(name) or "") for name in columns) for example in split] for split in splits]
+
+
+def predict_from_words(task: Task, splits: list[list[dict[str, Any]]], columns: list[str]) -> Predictions:
+    """Predict by a linear model of word frequencies; the validation set chooses its regularization.
+
+    Args:
+        task: A task of texts.
+        splits: Training, validation and test examples.
+        columns: Columns of text; a pair is one text.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.svm import LinearSVC
+
+    texts = join_texts(splits, columns)
+    # Without letters, as in texts of numbers, nothing would be left of the words; characters are words of Chinese.
+    vectorizer = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\W\u2e80-\u9fff]+|[\u2e80-\u9fff]"
+    )
+    names = sorted({label for example in splits[0] for label in list_labels(task.kind, example)})
+    if not any(map(vectorizer.build_tokenizer(), texts[0])) or len(names) < 2:
+        return predict_majority(task, splits[0], splits[2])
+    train, validation, test = vectorizer.fit_transform(texts[0]), *map(vectorizer.transform, texts[1:])
+
+    def predict(strength: float, features: Any, examples: list[dict[str, Any]]) -> Predictions:
+        if task.kind in VALUES:
+            values = [float(get_label(task.kind, example)) for example in splits[0]]
+            return join_values(Ridge(1 / strength).fit(train, values).predict(features).tolist(), examples, task)
+        labels = [list_labels(task.kind, example) for example in splits[0]]
+        model = LinearSVC(C=strength, class_weight="balanced")
+        if task.kind == "multi_label":
+            gold = np.array([[name in own for name in names] for own in labels], dtype=int)
+            with warnings.catch_warnings():  # a label that every example has needs no model
+                warnings.simplefilter("ignore", UserWarning)
+                chosen = OneVsRestClassifier(model).fit(train, gold).predict(features)
+            found = [[name for name, is_it in zip(names, row, strict=True) if is_it] for row in chosen]
+            return join_labels(found, examples, task)
+        found = model.fit(train, [own[0] for own in labels]).predict(features)
+        return join_labels([[str(name)] for name in found], examples, task)
+
+    best = max(STRENGTHS, key=lambda strength: predict(strength, validation, splits[1]).score().compute())
+    return predict(best, test, splits[2])
+
+
 def predict_nearest(task: Task, splits: list[list[dict[str, Any]]], columns: list[str]) -> Predictions:
     """Let the training texts that BM25 finds vote with their scores; the validation set chooses their number.
 
@@ -132,7 +187,7 @@ def predict_nearest(task: Task, splits: list[list[dict[str, Any]]], columns: lis
     Raises:
         ModuleNotFoundError: tantivy is not installed.
     """
-    texts = [[" ".join(str(example.get(name) or "") for name in columns) for example in split] for split in splits]
+    texts = join_texts(splits, columns)
     validation, test = search_texts(texts[0], texts[1:], max(VOTERS))
 
     def validate(count: int) -> float:

@@ -9,7 +9,7 @@ import pytest
 from pretended_runs import pretend, run_comparison, write_plan
 
 from hf_domain.comparison import figures, report
-from hf_domain.comparison.decision import list_bets
+from hf_domain.comparison.decision import format_points, list_bets
 from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import make_tables, write_report
 from hf_domain.comparison.rows import RECIPES
@@ -96,7 +96,7 @@ def test_the_page_needs_no_other_file(content, tmp_path):
     assert [f'id="figure-{name}"><svg' in page for name in ("gains", "forgetting")] == [True] * 2
     gains = page.partition('id="figure-gains">')[2].partition("</figure>")[0]
     for bet in list_bets(written):  # the picture has each row with its gain, in the color of the page's text
-        assert f"{bet.gain:+.1f}" in gains.replace("\u2212", "-") and written.titles[bet.row] in gains
+        assert format_points(bet.gain) in gains and written.titles[bet.row].split()[0] in gains
     assert figures.INK not in page and "currentColor" in gains
     pixels = (tmp_path / "output" / "forgetting.png").read_bytes()
     assert pixels.startswith(b"\x89PNG") and int.from_bytes(pixels[16:20], "big") > 1000

@@ -4,10 +4,13 @@ import json
 
 import pytest
 from script_runs import write_jsonl
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import f1_score
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import LinearSVC
 
 from hf_domain.tasks.files import Task
-from hf_domain.tasks.trivial_baselines import MAJORITY, NEAREST, score_floors
+from hf_domain.tasks.trivial_baselines import LINEAR, MAJORITY, NEAREST, score_floors
 
 TOPICS = {"pets": ["cat", "dog", "hamster"], "cars": ["engine", "wheel", "brake"], "food": ["bread", "soup", "rice"]}
 
@@ -86,6 +89,41 @@ def test_floors_of_several_labels_and_of_values(task, tmp_path):
     for metric, constant in (("macro_f1", [1, 1, 1, 1]), ("micro_f1", [1, 1, 0, 0])):
         floors = score_floors(Task(str(tmp_path / "several"), "multi_label", "", metric), {}, tmp_path)
         expected = f1_score(matrix, [constant] * len(rows), average=metric.removesuffix("_f1"), zero_division=0)
-        assert floors == {MAJORITY: pytest.approx(100 * expected), NEAREST: 100}
+        assert floors == {MAJORITY: pytest.approx(100 * expected), NEAREST: 100, LINEAR: 100}
     floors = score_floors(Task(str(tmp_path / "values"), "regression", "", "pearson"), {}, tmp_path)
-    assert floors == {MAJORITY: 0, NEAREST: pytest.approx(100)}
+    assert floors == {MAJORITY: 0, NEAREST: pytest.approx(100), LINEAR: pytest.approx(100, abs=0.1)}
+
+
+def test_words_are_weighed_by_a_linear_model(tmp_path):
+    """Scores are those of scikit-learn's own pipeline; a text without words has the most frequent label."""
+    rows = [
+        {"text": f"{word} is {'not ' * (n % 2)}here {n}", "label": f"{topic}{n % 2}"}
+        for topic, words in TOPICS.items()
+        for word in words
+        for n in range(8)
+    ]
+    parts = {"train": rows[::2] + rows[1::4], "validation": rows[1::4], "test": rows[3::4]}
+    for split, own in parts.items():
+        write_jsonl(tmp_path / f"{split}.jsonl", own)
+    floors = score_floors(Task(str(tmp_path), "classification", "", "macro_f1"), {}, tmp_path)
+    texts = {split: [row["text"] for row in own] for split, own in parts.items()}
+    labels = {split: [row["label"] for row in own] for split, own in parts.items()}
+    scores = {}
+    for strength in (0.1, 1.0, 10.0):
+        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+")
+        model = make_pipeline(words, LinearSVC(C=strength, class_weight="balanced")).fit(
+            texts["train"], labels["train"]
+        )
+        scores[strength] = [f1_score(labels[s], model.predict(texts[s]), average="macro") for s in parts]
+    assert floors[LINEAR] == pytest.approx(100 * max(scores.values(), key=lambda own: own[1])[2])
+    for split, own in parts.items():
+        write_jsonl(tmp_path / f"{split}.jsonl", [row | {"text": "!"} for row in own])
+    floors = score_floors(Task(str(tmp_path), "classification", "", "macro_f1"), {}, tmp_path)
+    assert floors[LINEAR] == floors[MAJORITY]
+
+
+def test_characters_are_words_of_chinese(tmp_path):
+    rows = [{"text": "我们看到一只" + word, "label": word} for word in "猫狗鸟" for _ in range(6)]
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    assert score_floors(Task(str(tmp_path), "classification", "", "macro_f1"), {}, tmp_path)[LINEAR] == 100
