@@ -23,10 +23,10 @@ import pandas
 import transformers
 
 from hf_domain.comparison.results import find_winner
+from hf_domain.prediction import predict
 from hf_domain.safe_io import explain_full_disk, write_text
 from hf_domain.training.arguments import OneLineParser, find_damage
 from hf_domain.training.calls import name_flags
-from hf_domain.training.ensembles import predict_together
 
 
 def find_model(name: str) -> str:
@@ -85,7 +85,7 @@ def main() -> None:
         transformers.utils.logging.disable_progress_bar()  # for loading weights
         datasets.disable_progress_bars()
     with name_flags():
-        rows = predict_together(
+        rows = predict(
             models,
             args.file,
             datastore=args.datastore,

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         VarMAEModel,
     )
     from hf_domain.prediction import predict
-    from hf_domain.training.ensembles import predict_together
 
 __version__ = "0.1.0"
 __all__ = [
@@ -97,7 +96,6 @@ __all__ = [
     "fine_tune",
     "load_corpus",
     "predict",
-    "predict_together",
 ]
 # The most used functions, and their modules.
 FUNCTIONS = {
@@ -109,7 +107,6 @@ FUNCTIONS = {
     "fine_tune": "fine_tuning",
     "load_corpus": "data.corpora",
     "predict": "prediction",
-    "predict_together": "training.ensembles",
 }
 
 

@@ -5,7 +5,8 @@ import logging
 import os
 import sys
 import tempfile
-from typing import Any, overload
+from collections.abc import Sequence
+from typing import Any, TypeAlias, overload
 
 import torch
 from datasets import Dataset, DatasetDict, concatenate_datasets
@@ -33,8 +34,9 @@ from hf_domain.methods.rada.passages import (
     load_passage_reader,
 )
 from hf_domain.methods.stock_models import match_tokenizer
-from hf_domain.tasks import find_kind_of_model
+from hf_domain.tasks import TaskKind, find_kind_of_model
 from hf_domain.tasks.classification import find_vote
+from hf_domain.tasks.ensembles import ADDED, join_predictions
 from hf_domain.tasks.vote import NEW, NearestVote, join_columns, load_labeled
 from hf_domain.training.arguments import check_model
 from hf_domain.training.calls import name_arguments
@@ -43,13 +45,15 @@ from hf_domain.training.terminal import show_bars
 
 logger = logging.getLogger(__name__)
 
-ADDED = ("prediction", "probabilities")  # the new columns
 LONGEST = 512  # tokens; longer rows need much memory, and few tasks are trained on them
+
+
+Model: TypeAlias = str | os.PathLike | PreTrainedModel
 
 
 @overload
 def predict(
-    model: str | os.PathLike | PreTrainedModel,
+    model: Model | Sequence[Model],
     data: Splits,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -66,7 +70,7 @@ def predict(
 ) -> DatasetDict: ...
 @overload
 def predict(
-    model: str | os.PathLike | PreTrainedModel,
+    model: Model | Sequence[Model],
     data: Rows,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -83,7 +87,7 @@ def predict(
 ) -> Dataset: ...
 @name_arguments(text_column_names="text_columns", label_column_name="label_column", labeled_file="labeled_texts")
 def predict(
-    model: str | os.PathLike | PreTrainedModel,
+    model: Model | Sequence[Model],
     data: Rows | Splits,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -101,11 +105,11 @@ def predict(
     """Label data with a fine-tuned model.
 
     Args:
-        model: A folder, a name on the Hub, or a model with a head for sequence classification, token classification or
-            question answering.
+        model: A folder, a name on the Hub, or a model with the head of a task; or several fine-tunings of one task,
+            whose predictions are joined, see `join_predictions`.
         data: Texts or rows, see `load_rows`, or splits of them. Token classification reads `tokens`, lists of words, or
             texts, which are split into words and punctuation. Question answering reads `question` and `context`.
-        tokenizer: Default: the tokenizer saved with the model.
+        tokenizer: Default: the tokenizer saved with the model. Several models in memory need it.
         datastore: Folder of the passages that a RADA reads, or that were appended to the texts in training.
         num_passages: Number of passages to retrieve for a row. Default: as many as in fine-tuning.
         labeled_texts: Texts with labels, see `load_rows`, of a classifier that was trained with `--nearest_vote`: those
@@ -130,23 +134,16 @@ def predict(
         TypeError: The data contain neither texts nor rows.
         ValueError: The model has no such head or weights that are not finite, or the data do not fit it.
     """
+    if isinstance(model, list | tuple):
+        options = {name: value for name, value in locals().items() if name not in ("model", "data")}
+        return predict_together(model, data, **options)
     if max_seq_length is not None and max_seq_length < 3:
         raise ValueError(
             f"max_seq_length must be at least 3 (two special tokens and one of text), but is {max_seq_length}"
         )
     hub_options: dict[str, Any] = {"revision": revision, "token": token, "trust_remote_code": trust_remote_code}
     shows_bars = progress if progress is not None else sys.stderr.isatty() or is_in_notebook()
-    network: Any = model
-    if not isinstance(model, PreTrainedModel):
-        name = os.fspath(model)
-        check_model(name)
-        kind_class = find_kind_of_model(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
-        tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **hub_options)
-        with show_bars(shows_bars):
-            network = kind_class.auto_class.from_pretrained(name, **hub_options)
-    else:
-        kind_class = find_kind_of_model([type(model).__name__], type(model).__name__)
-        tokenizer = tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
+    kind_class, network, tokenizer = load_network(model, tokenizer, hub_options, shows_bars)
     tokenizer = copy.deepcopy(tokenizer)  # a kind may change it, and this is the caller's
     match_tokenizer(tokenizer, network)
     check_weights(network, network.name_or_path or type(network).__name__)
@@ -205,6 +202,46 @@ def predict(
         if has_splits(data):
             return DatasetDict({str(split): label(load_table(rows, str(split))) for split, rows in data.items()})
         return label(load_table(data))
+
+
+def load_network(
+    model: Model, tokenizer: PreTrainedTokenizerBase | None, hub_options: dict[str, Any], shows_bars: bool
+) -> tuple[type[TaskKind], Any, PreTrainedTokenizerBase]:
+    """Return the kind of a model's task, the model and its tokenizer.
+
+    Raises:
+        ValueError: The folder cannot be loaded, or the model has no head of a task.
+    """
+    if isinstance(model, PreTrainedModel):
+        kind = find_kind_of_model([type(model).__name__], type(model).__name__)
+        return kind, model, tokenizer or AutoTokenizer.from_pretrained(model.name_or_path, **hub_options)
+    name = os.fspath(model)
+    check_model(name)
+    kind = find_kind_of_model(AutoConfig.from_pretrained(name, **hub_options).architectures, name)
+    tokenizer = tokenizer or AutoTokenizer.from_pretrained(name, **hub_options)
+    with show_bars(shows_bars):
+        return kind, kind.auto_class.from_pretrained(name, **hub_options), tokenizer
+
+
+def predict_together(models: Sequence[Model], data: Any, **options: Any) -> Any:
+    """Return the joined predictions of several models, see `predict`.
+
+    Raises:
+        ValueError: There are no models, or they have different labels.
+    """
+    if not models:
+        raise ValueError("an ensemble must have one model or more, but has none. Name its models.")
+    if len(models) == 1:
+        return predict(models[0], data, **options)
+    data = open_saved(data)
+    if has_splits(data):
+        return DatasetDict({str(split): predict_together(models, rows, **options) for split, rows in data.items()})
+    rows = load_table(data)
+    outputs = [predict(model, rows, **options) for model in models]
+    others = outputs[0].remove_columns([name for name in ADDED if name in outputs[0].column_names])
+    columns = [[{name: row[name] for name in ADDED if name in row} for row in output] for output in outputs]
+    joined = Dataset.from_list([join_predictions(row) for row in zip(*columns, strict=True)])
+    return concatenate_datasets([others, joined], axis=1)
 
 
 def load_voters(labeled_texts: Rows | None, network: Any) -> Dataset | None:

@@ -56,7 +56,6 @@ CLIMBS = {
     ("tasks.sentences", "training.cards"): "sentence-transformers trains sentences, with our cards",
     ("tasks.sentences", "training.task_trainer"): "sentence-transformers trains sentences, with our choice of the rate",
     ("tasks.sentences", "training.terminal"): "sentence-transformers trains sentences, with our terminal",
-    ("training.ensembles", "prediction"): "an ensemble averages what its models predict",
     ("training.exporting", "export"): "--export exports at the end of a training",
     ("training.task_trainer", "export"): "--export is checked before a training",
 }

@@ -8,6 +8,7 @@ import statistics
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, List, Value
@@ -272,7 +273,7 @@ def warn_of_twins(names: Iterable[str]) -> None:
     for name in names:
         alike.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
     if twins := [each for each in alike.values() if len(each) > 1]:
-        listed = "; ".join(", ".join(map(repr, each)) for each in twins)
+        listed = "; ".join(", ".join(map(ascii, each)) for each in twins)
         logger.warning(
             f"Some labels differ only by blanks, case or the form of a character, and are read as different labels: "
             f"{listed}. Give them one spelling if they mean the same."
@@ -390,7 +391,8 @@ def list_labels(rows: Dataset, column: str) -> list[set[Any]]:
     if column not in rows.column_names:
         return [set()] * len(rows)
     listed = [value if isinstance(value, list) else [value] for value in rows[column]]
-    if has_fractions(label for labels in listed for label in labels):
+    values = [*chain.from_iterable(listed)]
+    if has_fractions(values) or any(isinstance(value, list | dict) for value in values):  # the check refuses the latter
         return [set()] * len(rows)
     return [{*labels} for labels in listed]
 

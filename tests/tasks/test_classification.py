@@ -94,7 +94,8 @@ def test_whole_numbers_are_classes_also_as_floats(labels, problem_type, names):
     ],
 )
 def test_a_label_is_a_name_a_number_or_a_list_of_these(label, message):
-    rows = Dataset.from_dict({"text": ["a text"], "label": [label]})
+    rows = Dataset.from_dict({"text": ["a text"] * 5, "label": [label] * 5})
+    assert len(Classification.hold_out(rows)) == 1  # a table without splits is refused by the check
     with pytest.raises(ValueError, match=message):
         Classification(ClassificationArguments()).read(DatasetDict(train=rows))
 
@@ -113,7 +114,7 @@ def test_twins_among_labels_are_named_once(caplog):
     rows = Dataset.from_dict({"label": ["yes", "yes ", "Yes", "no", "caf\u00e9", "cafe\u0301"]})
     names, _ = find_labels(DatasetDict(train=rows), "label")
     (line,) = caplog.messages
-    assert len(names) == 6 and "'Yes', 'yes', 'yes '; 'cafe\u0301', 'caf\u00e9'. Give them one spelling" in line
+    assert len(names) == 6 and "'Yes', 'yes', 'yes '; 'cafe\\u0301', 'caf\\xe9'. Give them one spelling" in line
 
 
 def test_labels_are_encoded_by_problem_type():

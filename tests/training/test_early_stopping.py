@@ -127,7 +127,7 @@ def test_a_model_that_has_not_learned_is_not_stopped():
     stop, control, state = LearnedStop(2), TrainerControl(), TrainerState(best_metric=0.1)
     for beats in (False, False, False, True, True):
         assert not control.should_training_stop
-        stop.on_evaluate(args, state, control, {"eval_f1": 0.1, "eval_beats_baseline": beats})
+        stop.on_evaluate(args, state, control, metrics={"eval_f1": 0.1, "eval_beats_baseline": beats})
     assert control.should_training_stop
 
 

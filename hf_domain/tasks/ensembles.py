@@ -1,60 +1,25 @@
-"""Label raw data with several fine-tunings of one task, whose predictions are joined."""
+"""Join what several fine-tunings of one task, such as those of several seeds, predict."""
 
-import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from datasets import Dataset, DatasetDict, concatenate_datasets
-from transformers import PreTrainedModel
-
-from hf_domain.data.files import load_table, open_saved
-from hf_domain.data.tables import Rows, Splits, has_splits
-from hf_domain.prediction import ADDED, predict
+ADDED = ("prediction", "probabilities")  # the columns of a prediction
 
 
-def predict_together(
-    models: Sequence[str | os.PathLike | PreTrainedModel], data: Rows | Splits, **options: Any
-) -> Dataset | DatasetDict:
-    """Label data with several fine-tunings of one task, such as those of several seeds.
+def join_predictions(members: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Join what several models say of a row.
 
     The probabilities of a classifier are averaged, and the values of a regression. With several labels, a row gets
     those that more than half of the models predict. A word gets the tag, and a question the answer, for which the
     probabilities of the models that predict it have the largest sum.
 
     Args:
-        models: As for `hf_domain.predict`. With models in memory, pass `tokenizer`, which all of them use.
-        data: As for `hf_domain.predict`.
-        options: Further arguments of `hf_domain.predict`.
+        members: `prediction` and, but for a regression, `probabilities` of each model.
 
     Returns:
-        As `hf_domain.predict`. The probability of a tag or an answer is that sum, divided by the number of models.
-
-    Raises:
-        ValueError: There are no models, or they have different labels. See also `hf_domain.predict`.
-    """
-    if len(models) == 1:
-        return predict(models[0], data, **options)
-    if not models:
-        raise ValueError("an ensemble must have one model or more, but has none. Name its models.")
-    data = open_saved(data)
-    if has_splits(data):
-        splits: Any = data
-        return DatasetDict({str(split): predict_together(models, rows, **options) for split, rows in splits.items()})
-    rows = load_table(data)
-    outputs = [predict(model, rows, **options) for model in models]
-    others = outputs[0].remove_columns([name for name in ADDED if name in outputs[0].column_names])
-    columns = [[{name: row[name] for name in ADDED if name in row} for row in output] for output in outputs]
-    joined = Dataset.from_list([join_predictions(row) for row in zip(*columns, strict=True)])
-    return concatenate_datasets([others, joined], axis=1)
-
-
-def join_predictions(members: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join what several models say of a row, see `predict_together`.
-
-    Args:
-        members: `prediction` and, but for a regression, `probabilities` of each model.
+        The same of all models. The probability of a tag or an answer is that sum, divided by the number of models.
 
     Raises:
         ValueError: The models have different labels.
@@ -93,9 +58,9 @@ def _join_labels(predictions: list[Any], probabilities: list[Any]) -> dict[str, 
 
 
 def _join_answers(answers: Sequence[Any], probabilities: Sequence[float | None]) -> tuple[Any, float | None]:
-    """Return the answer, or the tag of a word, whose probabilities have the largest sum; None beyond the length."""
+    """Return the answer, or the tag of a word, whose probabilities have the largest sum; a word may have none."""
     sums: dict[Any, float] = defaultdict(float)
     for answer, probability in zip(answers, probabilities, strict=True):
         sums[answer] += probability or 0.0
     best = max(sums, key=lambda answer: sums[answer])
-    return best, None if best is None else sums[best] / len(answers)
+    return best, None if {*probabilities} == {None} else sums[best] / len(answers)

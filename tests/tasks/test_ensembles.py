@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 import hf_domain
 from hf_domain.examples.predict import main
 from hf_domain.prediction import predict
-from hf_domain.training.ensembles import join_predictions, predict_together
+from hf_domain.tasks.ensembles import join_predictions
 
 NAMES = {"id2label": {0: "law", 1: "gene", 2: "stock"}, "label2id": {"law": 0, "gene": 1, "stock": 2}}
 
@@ -56,13 +56,13 @@ def test_of_several_labels_those_of_most_models_are_predicted():
 
 def test_words_and_answers_go_where_the_probability_is():
     members = [
-        {"prediction": ["O", "B-x", None], "probabilities": [0.9, 0.4, None]},
-        {"prediction": ["O", "B-x", None], "probabilities": [0.5, 0.4, None]},
-        {"prediction": ["B-x", "O", None], "probabilities": [0.8, 0.9, None]},
+        {"prediction": ["O", "B-x", "O"], "probabilities": [0.9, 0.4, None]},
+        {"prediction": ["O", "B-x", "O"], "probabilities": [0.5, 0.4, None]},
+        {"prediction": ["B-x", "O", "O"], "probabilities": [0.8, 0.9, None]},
     ]
     joined = join_predictions(members)
     assert joined == {
-        "prediction": ["O", "O", None],
+        "prediction": ["O", "O", "O"],
         "probabilities": [pytest.approx(1.4 / 3), pytest.approx(0.3), None],
     }
     answers = [("Paris", 0.4), ("Rome", 0.5), ("Paris", 0.3)]
@@ -75,13 +75,13 @@ def test_models_label_together(save, tmp_path, monkeypatch, capsys):
     models = save(AutoModelForSequenceClassification, **NAMES)
     rows = Dataset.from_dict({"text": SENTENCES[:4], "id": [1, 2, 3, 4]})
     single = [predict(model, rows) for model in models]
-    together = hf_domain.predict_together(models, rows)
+    together = hf_domain.predict(models, rows)
     assert together["id"][:] == [1, 2, 3, 4]
     for number, row in enumerate(together):
         means = {name: sum(each[number]["probabilities"][name] for each in single) / 3 for name in NAMES["label2id"]}
         assert row["probabilities"] == pytest.approx(means) and row["prediction"] == max(means, key=means.get)
-    assert predict_together(models[:1], rows)[:] == single[0][:]
-    splits = predict_together(models, DatasetDict(new=rows))
+    assert predict(models[:1], rows)[:] == single[0][:]
+    splits = predict(models, DatasetDict(new=rows))
     assert splits["new"][:] == together[:]
     write_jsonl(tmp_path / "rows.jsonl", [*rows])
     monkeypatch.setattr(
@@ -92,13 +92,13 @@ def test_models_label_together(save, tmp_path, monkeypatch, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [json.loads(line)["prediction"] for line in lines] == together["prediction"][:]
     with pytest.raises(ValueError, match="one model or more, but has none"):
-        predict_together([], rows)
+        predict([], rows)
 
 
 def test_taggers_label_together(save):
     models = save(AutoModelForTokenClassification, **NAMES)
     rows = Dataset.from_dict({"tokens": [SENTENCES[0].split(), SENTENCES[1].split()[:3]]})
-    single, together = [predict(model, rows) for model in models], predict_together(models, rows)
+    single, together = [predict(model, rows) for model in models], predict(models, rows)
     for number, row in enumerate(together):
         assert len(row["prediction"]) == len(row["tokens"])
         for place, tag in enumerate(row["prediction"]):
