@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_domain.comparison.decision import find_reference, format_seconds, list_bets
+from hf_domain.comparison.decision import find_reference, format_points, format_seconds, list_bets
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.summary import START_TITLE, Report
 from hf_domain.safe_io import read_json, write_whole
