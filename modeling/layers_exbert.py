@@ -236,7 +236,7 @@ class SideLayer(nn.Module):
         rows = hidden_states.flatten(0, 1)  # `[tokens, hidden_size]`: linear layers need no view of it
         gate = self.gate(rows).sigmoid()
         dropout = self.attention_dropout if self.training else 0.0
-        attend = partial(self.attend, len(hidden_states), get_boolean_mask(attention_mask), dropout)
+        attend = partial(self.attend, hidden_states.shape[0], get_boolean_mask(attention_mask), dropout)
         if dropout and torch.is_grad_enabled() and rows.device.type == "cpu":
             # Recompute in the backward pass. With dropout on CPU, attention keeps its probabilities three times over, a
             # third of all that exBERT would keep, and the narrow heads are cheap to recompute.
@@ -255,7 +255,7 @@ class SideLayer(nn.Module):
         states = self.query_key_value(rows).view(batch, -1, 3, self.num_heads, self.head_size)
         query, key, value = states.permute(2, 0, 3, 1, 4).unbind()
         context = F.scaled_dot_product_attention(query, key, value, mask, dropout)
-        return self.dropout(self.attention_output(context.transpose(1, 2).reshape(len(rows), -1)))
+        return self.dropout(self.attention_output(context.transpose(1, 2).reshape(rows.shape[0], -1)))
 
     def transform(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Apply the feed-forward network, without residual and norm."""
