@@ -47,7 +47,7 @@ def save_figure(figure: "Figure", file: Path) -> str:
     import matplotlib
 
     with write_whole(file) as unfinished:
-        figure.savefig(unfinished, dpi=150, format="png", facecolor="white")
+        figure.savefig(unfinished, dpi=200, format="png", facecolor="white")
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "hf-domain"}):  # text stays text
         content = io.StringIO()
         figure.savefig(content, format="svg", metadata={"Date": None})
