@@ -32,6 +32,7 @@ TOLERANCE = 0.01  # if a vocabulary misses the wanted size by more, the corpus h
 GONE = -1  # replaces the id of a dropped entry
 USEFUL_ENTRIES = 100  # listed in the report
 WORTHWHILE = 0.02  # share of the corpus' tokens; below it, the savings do not pay for the new rows
+MANY_LONG_WORDS = 0.01  # of the words of a corpus
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese: languages without spaces between words.
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -84,7 +85,8 @@ def expand_vocabulary(
         min_frequency: Minimum occurrences of a new entry in the corpus, as the new tokenizer splits it. 5 is our
             choice: the row of a rarer entry hardly trains (section 6.3 of the paper).
         max_word_length: Words of more characters contribute nothing to new entries. 50 is our choice: most longer
-            words are addresses, sequences and words run together.
+            words are addresses, sequences and words run together. The new WordPiece tokenizer reads words of this
+            length, where the old one may stop at 100 characters.
         training_tokens: Tokens of the planned training. Keep only the entries that it is expected to show at least
             `min_exposures` times; the report's `exposure` gives their number and their savings.
         min_exposures: 5 is our choice. Masked language modeling at 15 % then predicts an entry 0.75 times.
@@ -104,6 +106,8 @@ def expand_vocabulary(
     _check_exposures(training_tokens, min_exposures)
     state = read_tokenizer(tokenizer)
     kind = KINDS[state["model"]["type"]]
+    if (longest := state["model"].get("max_input_chars_per_word")) is not None:  # a longer word is unknown to WordPiece
+        state["model"]["max_input_chars_per_word"] = max(longest, max_word_length)
     original_size = max(read_vocabulary(state["model"]).values()) + 1
     algorithm = ALGORITHMS[method]
     algorithm.check(kind, original_size, size, max_size)
@@ -138,7 +142,7 @@ def expand_vocabulary(
         saved=1 - best.tokens / history[0].tokens,
         exposure=_compare_exposure(history[0], history[chosen], best, training_tokens, min_exposures),
     )
-    report.warnings = list(_list_warnings(report, kind, delta, unspaced))
+    report.warnings = [*_list_warnings(report, kind, delta, unspaced), *_name_long_words(domain)]
     for warning in report.warnings:
         logger.warning(warning)
     return new_tokenizer, delta, report
@@ -513,6 +517,17 @@ def _list_warnings(report: ExpansionReport, kind: ModuleType, delta: VocabularyD
         yield (
             "Load this tokenizer with AutoTokenizer. RobertaTokenizer.from_pretrained, or the class of another "
             "byte-level BPE, rebuilds the model from its merges and splits the new words into old pieces."
+        )
+
+
+def _name_long_words(domain: Domain) -> Iterator[str]:
+    """Warn if a corpus has many words, such as names of compounds, that are too long to contribute."""
+    long = [number for number, word in enumerate(domain.words) if len(word) > domain.max_word_length]
+    share = float(domain.counts[long].sum() / max(1, domain.counts.sum()))
+    if share > MANY_LONG_WORDS:
+        yield (
+            f"{share:.1%} of the corpus' words have more than max_word_length={domain.max_word_length} characters and "
+            f"contribute nothing, such as {domain.words[long[0]][:30]}... Raise max_word_length if they are words."
         )
 
 

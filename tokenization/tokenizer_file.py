@@ -36,6 +36,9 @@ def read_tokenizer(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     return state
 
 
+LONGEST_WORD = 100  # characters that WordPiece reads by default
+
+
 def replace_model(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any], model: Model) -> PreTrainedTokenizerBase:
     """Return a tokenizer with another model: write it into the saved files, and load them as usual.
 
@@ -45,8 +48,9 @@ def replace_model(tokenizer: PreTrainedTokenizerBase, state: dict[str, Any], mod
     with TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps({**state, "model": model}), encoding="utf-8")
-        if model["type"] == "BPE":
-            # RobertaTokenizer and others rebuild their backend from vocabulary and merges, without ignore_merges.
+        if model["type"] == "BPE" or model.get("max_input_chars_per_word", LONGEST_WORD) != LONGEST_WORD:
+            # RobertaTokenizer and others rebuild their backend from vocabulary and merges, without ignore_merges;
+            # BertTokenizer without the length of a word.
             path = Path(directory, "tokenizer_config.json")
             config = json.loads(path.read_text(encoding="utf-8"))
             config |= {"tokenizer_class": "TokenizersBackend", "model_input_names": tokenizer.model_input_names}

@@ -258,7 +258,8 @@ def advise_on_long_words(tokenizer: PreTrainedTokenizerBase) -> str:
         return ""
     return (
         f" Words of more than {longest} characters are always unknown: if the text has such words, raise "
-        "max_input_chars_per_word in tokenizer.json."
+        "max_input_chars_per_word in tokenizer.json, and name TokenizersBackend as tokenizer_class in "
+        "tokenizer_config.json, because BertTokenizer resets it."
     )
 
 

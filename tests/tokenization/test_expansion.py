@@ -404,3 +404,14 @@ def test_the_report_is_json(tmp_path):
     report.save(tmp_path / "report.json")
     saved = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert saved["curve"][0]["size"] == 153 and saved["stopped_by"] == report.stopped_by
+
+
+def test_long_words_are_named_and_read_if_they_should_be():
+    """Names of compounds have more characters than WordPiece reads, 100 by default."""
+    texts = [f"the compound {'methylethyl' * 10} was {'ethylpropyl' * 11} again"] * 4
+    _, _, report = expand(make_wordpiece(), texts)
+    assert "33.3% of the corpus' words have more than max_word_length=50 characters" in report.warnings[-1]
+    tokenizer, delta, report = expand(make_wordpiece(), texts, max_word_length=130)
+    assert not any("max_word_length" in warning for warning in report.warnings)
+    assert tokenizer.unk_token_id not in tokenizer(texts[0])["input_ids"]
+    assert any("methylethyl" in entry for entry in delta.pieces)
