@@ -106,6 +106,8 @@ def project_memory(module: Any, states: torch.Tensor, heads: int) -> tuple[torch
         _, key, value = module.Wqkv(states).chunk(3, dim=-1)
     elif hasattr(module, "k_lin"):
         key, value = module.k_lin(states), module.v_lin(states)
+    elif hasattr(module, "k_proj"):
+        key, value = module.k_proj(states), module.v_proj(states)
     else:
         key, value = module.key(states), module.value(states)
     return key.unflatten(-1, (heads, -1)).transpose(1, 2), value.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -164,12 +166,23 @@ def find_self_attention(layer: nn.Module) -> nn.Module:
         ValueError: The family of the layer is not supported.
     """
     for module in layer.modules():
-        if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "key")):
+        if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "k_proj", "key")):
             return module
     raise ValueError(
-        f"the domain encoder must be a BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT or ModernBERT, but a "
-        f"{type(layer).__name__} has no key and value projections. Use another family."
+        f"the layers of the domain encoder must have key and value projections, but a {type(layer).__name__} has none. "
+        "Use another family."
     )
+
+
+def find_input_norm(layer: nn.Module, norm_first: bool) -> nn.Module | None:
+    """Return the norm before the attention of a layer that normalizes its inputs; None for other layers.
+
+    Args:
+        norm_first: See `normalizes_first`.
+    """
+    names = ("attn_norm", "input_layernorm", "attention.self_attn_layer_norm", "attention.LayerNorm", "attention.ln")
+    modules = dict(layer.named_modules()) if norm_first else {}
+    return next((modules[name] for name in names if name in modules), None)
 
 
 AttentionInterface.register("memory_sdpa", attend_with_memory)

@@ -5,6 +5,8 @@ its code. The heads are in heads.py.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Self
 
@@ -13,7 +15,6 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_backbone import BackboneConfig, has_encoder_field
 from .nested_models import find_model_class
@@ -63,15 +64,44 @@ def find_encoder(model: Any) -> PreTrainedModel:
 
 
 def find_layers(model: nn.Module) -> nn.ModuleList:
-    """Return the layers of an encoder of any family.
+    """Return the layers of an encoder of any family: the first list of modules with linear layers and a norm.
+
+    Layers that share their weights (ALBERT) are one module.
 
     Raises:
         ValueError: The encoder has no list of layers.
     """
     for module in model.modules():
-        if isinstance(module, nn.ModuleList) and all(isinstance(layer, GradientCheckpointingLayer) for layer in module):
+        if isinstance(module, nn.ModuleList) and len(module) and is_layer(module[0]):
             return module
-    raise ValueError(f"an encoder must have a list of layers, but {type(model).__name__} has none. Use another family.")
+    raise ValueError(
+        f"an encoder must have a list of layers, each with attention and feed-forward network, but a "
+        f"{type(model).__name__} has none. Use another family."
+    )
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Return whether a module has what every layer of an encoder has: two linear layers or more, and a norm."""
+    parts = [*module.modules()]
+    has_norm = any(part.weight.dim() == 1 for part in parts if isinstance(getattr(part, "weight", None), nn.Parameter))
+    return has_norm and sum(isinstance(part, nn.Linear) for part in parts) > 1
+
+
+def normalizes_first(encoder: nn.Module) -> bool:
+    """Return whether the layers of an encoder normalize their inputs, and not their outputs.
+
+    The states are then sums that grow from layer to layer, and the encoder normalizes the last of them: it has a norm
+    behind its layers. (A norm beside `rel_embeddings`, DeBERTa-v2's, is that of the positions.)
+    """
+    layers = find_layers(encoder)
+    inside = {*layers.modules()}
+    modules = [*encoder.named_modules()]
+    behind = modules[[module for _, module in modules].index(layers) :]
+    for name, module in behind:
+        weight, parent = getattr(module, "weight", None), encoder.get_submodule(name.rpartition(".")[0])
+        if module not in inside and isinstance(weight, nn.Parameter) and weight.dim() == 1:
+            return not hasattr(parent, "rel_embeddings")
+    return False
 
 
 def train_top_layers(model: Any, num_layers: int) -> None:
@@ -148,6 +178,22 @@ def read_head(model: Any) -> dict[str, torch.Tensor]:
     encoder = f"{model.base_model_prefix}."
     weights = model.state_dict().items()
     return {name: each for name, each in weights if not name.startswith(encoder) or ".pooler." in name}
+
+
+@contextmanager
+def explain_family(model_class: type, source: PreTrainedModel) -> Iterator[None]:
+    """Turn what the code of an unsupported family stops with into one sentence.
+
+    Raises:
+        ValueError: It stops.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, NotImplementedError, RuntimeError, StopIteration, TypeError) as error:
+        raise ValueError(
+            f"a {model_class.__name__} must run around its encoder, but around a {type(source).__name__} it stops with "
+            f"{type(error).__name__}: {error}. Use another family."
+        ) from error
 
 
 class HeadLinear(nn.Linear):
@@ -246,15 +292,24 @@ class BackbonePreTrainedModel(PreTrainedModel):
                 "share the embedding table, but is True. Leave it out."
             )
         encoder = source.base_model
+        if encoder.config.is_encoder_decoder or encoder.config.get_text_config() is not encoder.config:
+            raise ValueError(
+                f"the backbone of a {cls.__name__} must be an encoder of text alone, but a {type(encoder).__name__} is "
+                "more. Use another family."
+            )
         cls.check_is_new(encoder.config)
         if options.keys().isdisjoint({"num_labels", "id2label"}):
             labels = ("id2label", "label2id", "problem_type")
             options = {name: getattr(source.config, name) for name in labels} | options
-        model = cls(cls.config_class(backbone_config=encoder.config, **options)).to(source.dtype)
+        config = cls.config_class(backbone_config=encoder.config, **options)
+        with explain_family(cls, source):
+            model = cls(config).to(source.dtype)
         load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone", cls.added_modules)
         model.load_head(source)
         model.tie_weights()
-        return model.eval()
+        with explain_family(cls, source):
+            model.run_on_a_few_tokens()
+        return model
 
     @classmethod
     def from_pretrained(cls, *args, **kwargs) -> Any:
@@ -283,6 +338,19 @@ class BackbonePreTrainedModel(PreTrainedModel):
                     f"{cls.__name__}.from_pretrained, which keeps what it learned."
                 )
             config = config.backbone_config
+
+    @torch.no_grad()
+    def run_on_a_few_tokens(self) -> None:
+        """Run a new model and its LM head: whether a family fits shows in what its code does."""
+        self.eval()
+        ids = torch.zeros(1, 4, dtype=torch.long, device=self.device)
+        config: Any = self.config
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if getattr(config, "memory_tokenizer", None) == "own":
+            inputs["memory_input_ids"] = ids
+        states = self.base_model(**inputs).last_hidden_state
+        if (decode := getattr(self, "decode", None)) is not None:
+            decode(states.flatten(0, 1))
 
     @torch.no_grad()
     def load_head(self, source: PreTrainedModel) -> None:

@@ -71,12 +71,21 @@ def accept_inputs(forward: Callable, model_forward: Callable) -> Callable:
 # -------------------------------------------------------------------------------------- masked-LM head
 
 
+class PassedStates(BaseModelOutput):
+    """The output of `EncoderPassthrough`; what a family returns beside the states is None."""
+
+    def __getattr__(self, name: str) -> None:
+        """Return None; Python calls this only for what the output does not have."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class EncoderPassthrough(nn.Module):
     """Takes the place of the encoder in a stock masked LM and returns the hidden states it is given."""
 
     def forward(self, input_ids: torch.Tensor | None = None, *args, **kwargs) -> BaseModelOutput:
         """Return `input_ids`, which here are hidden states, as the encoder's output."""
-        return BaseModelOutput(last_hidden_state=input_ids)
+        return PassedStates(last_hidden_state=input_ids)
 
 
 def build_native_lm_head(config: PreTrainedConfig) -> PreTrainedModel:
@@ -96,7 +105,12 @@ def build_native_lm_head(config: PreTrainedConfig) -> PreTrainedModel:
         )
 
     head = AutoModelForMaskedLM.from_config(config, dtype=torch.get_default_dtype())
-    prefix = head.base_model_prefix
+    prefix, decoder = head.base_model_prefix, head.get_output_embeddings()
+    if decoder is None:
+        raise ValueError(
+            f"the masked-LM head must have a decoder, but that of a {type(head).__name__} has none. Use another family."
+        )
+    head.decoder_name = get_module_name(head, decoder)  # some families find it only beside their encoder
     setattr(head, prefix, EncoderPassthrough())
     inner = {
         target: source for target, source in head.all_tied_weights_keys.items() if not source.startswith(prefix + ".")
@@ -239,7 +253,7 @@ class BackboneForMaskedLM(BackbonePreTrainedModel):
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the decoder."""
-        return self.lm_head.get_output_embeddings()
+        return self.lm_head.get_submodule(self.lm_head.decoder_name)
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replace the decoder."""

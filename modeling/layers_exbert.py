@@ -189,39 +189,41 @@ class Gate(AddedLinear):
         self.starts_constant = starts_constant
 
 
-def get_option(config: PreTrainedConfig, *names: str) -> Any:
+def get_option(config: PreTrainedConfig, default: Any, *names: str) -> Any:
     """Return the first of `names` that `config` has; families name the same option differently."""
-    return next(getattr(config, name) for name in names if hasattr(config, name))
+    return next((getattr(config, name) for name in names if hasattr(config, name)), default)
 
 
 class SideLayer(nn.Module):
     """The side module of a layer and its gate (section 3.2).
 
     A Transformer layer with the base's residual width and bottlenecks inside, as in the released code. Heads,
-    activation, dropout and epsilon are the base's. Our choices: for ModernBERT, whose residual stream is not
-    normalized, the norms come before the sublayers, as in its own layers. And no side module adds positions in its
+    activation, dropout and epsilon are the base's. Our choices: where the layers of the base normalize their inputs
+    (ModernBERT), so does a side module. And no side module adds positions in its
     attention, even if the base does, since the base's layers have already put them into its input.
     """
 
-    def __init__(self, exbert_config: ExBertConfig):
+    def __init__(self, exbert_config: ExBertConfig, norm_first: bool = False):
         super().__init__()
         config: Any = get_native_config(exbert_config)
-        width, epsilon = config.hidden_size, getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12))
+        width, epsilon = config.hidden_size, get_option(config, 1e-12, "layer_norm_eps", "norm_eps", "rms_norm_eps")
         hidden_size: Any = exbert_config.extension_hidden_size
         intermediate_size: Any = exbert_config.extension_intermediate_size
         self.num_heads = config.num_attention_heads
         self.head_size = hidden_size // self.num_heads
-        self.norm_first = config.model_type == "modernbert"
-        self.attention_dropout = get_option(config, "attention_probs_dropout_prob", "attention_dropout")
+        self.norm_first = norm_first
+        self.attention_dropout = get_option(config, 0.0, "attention_probs_dropout_prob", "attention_dropout")
         self.gate = Gate(width, exbert_config.gate_bias_init, exbert_config.side_init == "base")
         self.query_key_value = AddedLinear(width, 3 * hidden_size)
         self.attention_output = AddedLinear(hidden_size, width)
         self.attention_norm = nn.LayerNorm(width, eps=epsilon)
         self.intermediate = AddedLinear(width, intermediate_size)
-        self.activation = ACT2FN[get_option(config, "hidden_act", "activation", "hidden_activation")]
+        self.activation = ACT2FN[get_option(config, "gelu", "hidden_act", "activation", "hidden_activation")]
         self.output = AddedLinear(intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, eps=epsilon)
-        self.dropout = nn.Dropout(get_option(config, "hidden_dropout_prob", "dropout", "mlp_dropout"))
+        self.dropout = nn.Dropout(
+            get_option(config, 0.0, "hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout")
+        )
 
     def forward(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, base_output: torch.Tensor
@@ -271,14 +273,18 @@ class SideLayer(nn.Module):
         Args:
             layer: A layer of the base, extended or not.
         """
-        linear, norms = list_parts(layer)
-        *projections, attention_output, intermediate, output = linear
-        self.cut_attention(projections, attention_output)
+        attention, feed_forward, norms = list_parts(layer, self.norm_first)
+        shapes = [tuple(part.weight.shape) for part in attention]
+        width = self.attention_output.out_features
+        if shapes == [(width, width)] * 4 or shapes == [(3 * width, width), (width, width)]:
+            *projections, attention_output = attention
+            self.cut_attention(projections, attention_output)
+            copy_bias(self.attention_output, attention_output)
         self.output.weight.zero_()
-        if intermediate.out_features == output.in_features:
-            self.cut_feed_forward(intermediate, output)
-        for own, part in ((self.attention_output, attention_output), (self.output, output)):
-            copy_bias(own, part)
+        *_, output = feed_forward or [self.output]
+        if len(feed_forward) == 2 and feed_forward[0].out_features == output.in_features:
+            self.cut_feed_forward(feed_forward[0], output)
+        copy_bias(self.output, output)
         for own_norm, norm in zip((self.output_norm, self.attention_norm), reversed(norms), strict=False):
             own_norm.weight.copy_(norm.weight)
             copy_bias(own_norm, norm)
@@ -314,16 +320,22 @@ class SideLayer(nn.Module):
         self.output.weight[:, : len(kept)] = (output.weight[:, kept] * scale).to(self.output.weight)
 
 
-def list_parts(layer: nn.Module) -> tuple[list[nn.Linear], list[Any]]:
-    """List the linear layers and the norms of a layer in their order, which all families share.
+def list_parts(layer: nn.Module, norm_first: bool) -> tuple[list[nn.Linear], list[nn.Linear], list[Any]]:
+    """List the linear layers of a layer's attention, those of its feed-forward network, and its norms.
 
-    The linear layers are query, key and value (one layer in ModernBERT), attention output, intermediate and output.
-    DeBERTa-v2's projections of positions and exBERT's own side module are left out.
+    Query, key and value (one layer in ModernBERT) come first, then the output of the attention. The norm of the
+    attention comes before the other, which not all families define in this order. DeBERTa-v2's projections of positions
+    and exBERT's own side module are left out.
     """
     modules = layer.named_modules()
-    parts = [module for name, module in modules if "side" not in name.split(".") and "pos_" not in name]
-    linear = [module for module in parts if isinstance(module, nn.Linear)]
-    return linear, [module for module in parts if isinstance(module, nn.LayerNorm)]
+    parts = [(name, module) for name, module in modules if "side" not in name.split(".") and "pos_" not in name]
+    linear = [(name, module) for name, module in parts if isinstance(module, nn.Linear)]
+    norms = [(norm_first or "att" not in name, module) for name, module in parts if isinstance(module, nn.LayerNorm)]
+    return (
+        [module for name, module in linear if "att" in name],
+        [module for name, module in linear if "att" not in name],
+        [module for _, module in sorted(norms, key=lambda pair: pair[0])],
+    )
 
 
 def join_bias(layer: nn.Linear) -> torch.Tensor:

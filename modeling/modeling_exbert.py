@@ -26,6 +26,7 @@ from .backbone import (
     find_encoder,
     find_layers,
     get_native_config,
+    normalizes_first,
     train_top_layers,
 )
 from .configuration_exbert import ExBertConfig
@@ -202,8 +203,9 @@ class ExBertModel(ExBertPreTrainedModel):
         encoder = find_encoder(self.backbone)
         extend(encoder, ExtendedModel, added_spread=config.initializer_range)
         if config.extension_hidden_size:
+            norm_first = normalizes_first(encoder)
             for layer in find_layers(encoder):
-                extend(layer, ExtendedLayer, side=SideLayer(config))
+                extend(layer, ExtendedLayer, side=SideLayer(config, norm_first))
         if config.extension_vocab_size:
             table: Any = encoder.get_input_embeddings()
             extension = ExtensionTable(config.extension_vocab_size, table.embedding_dim)

@@ -36,6 +36,7 @@ from .attention_gmap import (
     Memory,
     MemoryOutput,
     check_attention,
+    find_input_norm,
     find_self_attention,
     mix_layers,
 )
@@ -45,6 +46,7 @@ from .backbone import (
     find_layers,
     get_native_config,
     needs_gradient,
+    normalizes_first,
     read_without_waiting,
 )
 from .configuration_gmap import BASELINES, GATED_STRATEGIES, GMapConfig
@@ -98,6 +100,11 @@ class GMapModel(GMapPreTrainedModel):
         config = copy.deepcopy(encoder.config)
         config._attn_implementation = ATTENTION_FUNCTIONS[self.attention]
         layers = find_layers(encoder)
+        if len(layers) < self.plan[-1][0]:
+            raise ValueError(
+                f"each layer of the domain encoder must have its own weights, but a {type(encoder).__name__} has one "
+                "layer for several, which would read the memory of all. Use another family."
+            )
         for index, (layer, _) in enumerate(self.plan):
             module: Any = find_self_attention(layers[layer - 1])
             module.memory_index, module.memory_fusion, module.config = index, self.config.fusion, config
@@ -293,7 +300,7 @@ class GMapModel(GMapPreTrainedModel):
         padding = None if mask is None else mask[:, None, None, :]
         encoder: Any = find_encoder(self.backbone)
         layers: Any = find_layers(encoder)
-        positions = None
+        positions, norm_first = None, normalizes_first(encoder)
         if hasattr(encoder, "rotary_emb"):
             positions = self.place_memory(memory_states, mask, inputs, attention_mask, position_ids)
         memories = []
@@ -304,10 +311,12 @@ class GMapModel(GMapPreTrainedModel):
             if self.config.memory_projection:
                 states = self.memory_projection(states)
             layer_mask, rotation, module = padding, None, layers[layer - 1]
+            if (norm := find_input_norm(module, norm_first)) is not None:
+                states = norm(states)
             if positions is not None:
-                states = module.attn_norm(states)
-                rotation = encoder.rotary_emb(states, positions, module.attention_type)
-                if module.attention_type == "sliding_attention":
+                kind = getattr(module, "attention_type", None)
+                rotation = encoder.rotary_emb(states, positions, *([] if kind is None else [kind]))
+                if kind == "sliding_attention":
                     own = torch.arange(inputs.shape[1], device=inputs.device) if position_ids is None else position_ids
                     distance = (own.view(-1, inputs.shape[1], 1) - positions[:, None, :]).abs()
                     layer_mask = (distance <= encoder.config.sliding_window)[:, None]

@@ -98,11 +98,14 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
     ignore. In training with labels, the model then returns only the loss; evaluation is unchanged. Only the instance's
     `forward` is replaced, so the model saves and loads as before.
 
+    A family whose head reads more than the encoder's states trains as it is, and projects all positions.
+
     Args:
         model: A stock `...ForMaskedLM`. Our own models do this already and are returned unchanged.
     """
     if isinstance(model, BackbonePreTrainedModel):
         return model
+    is_plain = not _decodes(model)
 
     def forward_labeled_rows(
         self: Any,
@@ -112,7 +115,7 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
         target_places: torch.Tensor | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
-        if labels is None or not self.training:
+        if labels is None or not self.training or is_plain:
             return type(self).forward(self, *args, labels=labels, **kwargs)
         kwargs["return_dict"] = True
         hidden_states = self.base_model(*args, **kwargs).last_hidden_state
@@ -124,8 +127,18 @@ def decode_labeled_rows_only(model: PreTrainedModel) -> PreTrainedModel:
     forward_labeled_rows.__wrapped__ = type(model).forward  # type: ignore[attr-defined]
     # A bound method: a deep copy of the model binds it to the copy. A closure would keep running the original.
     model.forward = MethodType(forward_labeled_rows, model)
-    setattr(model, "accepts_loss_kwargs", True)  # noqa: B010
+    setattr(model, "accepts_loss_kwargs", not is_plain)  # noqa: B010
     return model
+
+
+@torch.no_grad()
+def _decodes(model: Any) -> bool:
+    """Return whether the head of a stock masked LM reads hidden states alone."""
+    states = torch.zeros(2, model.config.get_text_config().hidden_size, device=model.device, dtype=model.dtype)
+    try:
+        return _decode(model, states).dim() == 2
+    except (AttributeError, LookupError, RuntimeError, TypeError):
+        return False
 
 
 def _decode(model: Any, hidden_states: torch.Tensor) -> torch.Tensor:

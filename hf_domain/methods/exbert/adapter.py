@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from hf_domain.methods.exbert.card import write_adapter_card
-from hf_domain.modeling.backbone import find_encoder, find_layers, get_module_name, get_native_config
+from hf_domain.modeling.backbone import find_encoder, find_layers, get_module_name, get_native_config, normalizes_first
 from hf_domain.modeling.configuration_exbert import ExBertConfig
 from hf_domain.modeling.layers_exbert import (
     ExtendedEmbedding,
@@ -367,7 +367,7 @@ class ExBertAdapterModel(BaseTuner):
                 extend(target, AdaptedDecoder, adapters=DecoderAdapters(target, self.model))
             adapters = target.adapters
         else:
-            part = SideLayer(config)
+            part = SideLayer(config, normalizes_first(find_encoder(self.model)))
             if not isinstance(getattr(target, "side", None), SideAdapters):
                 extend(target, ExtendedLayer, side=SideAdapters(target))
             adapters = target.side
