@@ -48,7 +48,6 @@ CLIMBS = {
     ("comparison.run", "cli"): "a step is a command, run in this process",
     ("hub", "methods"): "a repository's files depend on the method's model",
     ("methods.adalm.orders", "training.run_folder"): "each stage has a folder of a run",
-    ("methods.gmap.reader", "training.arguments"): "the states of a memory are made as the flags say",
     ("methods.gmap.reader", "training.task_trainer"): "the states of a memory are added to every split",
     ("methods.method_rate", "training.arguments"): "--method_learning_rate is a flag of a model",
     ("methods.overrides", "training.arguments"): "--config_overrides is a flag of a model",

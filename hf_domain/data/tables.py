@@ -100,7 +100,7 @@ def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
             f"{name} must be text that UTF-8 can write, but {broken!r} has half of a character ("
             f"{error.object[error.start]!r}). Drop it: text.encode(errors='ignore').decode()."
         ) from None
-    except ArrowException as error:
+    except (ArrowException, OverflowError) as error:
         raise ValueError(f"each column of {name} must have values of one type, but: {error}") from error
 
 

@@ -99,6 +99,7 @@ def test_rows_may_lack_columns_of_later_rows(tmp_path):
         (5, TypeError, "but has the type int"),
         (None, TypeError, "but has the type NoneType"),
         (pd.DataFrame({"text": ["a", 1]}), ValueError, "values of one type"),
+        ([{"text": "a", "label": 10**30}], ValueError, "int too large"),
         (DatasetDict(train=Dataset.from_dict({"text": ["a"]})), TypeError, "one split, but is a DatasetDict of train"),
     ],
     ids=str,

@@ -44,8 +44,9 @@ def run(tmp_path, monkeypatch, model):
 
 
 def test_memory_with_its_own_tokenizer(tmp_path, run):
+    """It reads the windows that the sentences are cut into."""
     general = save_tiny_bert(tmp_path / "general", [" ".join(WORDS)])
-    flags = {"method": "gmap", "memory_name_or_path": general, "memory_cache": tmp_path / "states"}
+    flags = {"method": "gmap", "memory_name_or_path": general, "memory_cache": tmp_path / "states", "max_seq_length": 8}
     results = run({"train": make_rows(96), "validation": make_rows(24)}, **flags)
     assert results["eval_f1"] == 1
     assert json.loads((tmp_path / "output" / "config.json").read_text())["memory_tokenizer"] == "own"

@@ -129,9 +129,9 @@ def test_masked_lm_then_task(run, topics, tmp_path):
 
 @pytest.mark.parametrize("family", [None, "roberta", "modernbert"])
 def test_entities(run, topics, tmp_path, family):
-    """Also where a tokenizer of lists of words is not quite the one that cut the passages."""
-    rows = [{"tokens": ["where", name], "tags": ["O", f"B-{topic}"]} for name, topic in topics.items()]
-    flags = {}
+    """With several windows a sentence, and where a tokenizer of words is not quite the one that cut the passages."""
+    rows = [{"tokens": ["where", name] * 9, "tags": ["O", f"B-{topic}"] * 9} for name, topic in topics.items()]
+    flags = {"max_seq_length": 16}
     if family:
         tokenizer, encoder = make_tokenizer(family), make_masked_lm(family)
         encoder.resize_token_embeddings(len(tokenizer))
@@ -139,7 +139,7 @@ def test_entities(run, topics, tmp_path, family):
         tokenizer.save_pretrained(tmp_path / "encoder")
         documents = Dataset.from_dict({"text": [write_case(NAMES[0], topics[NAMES[0]])]})
         build_datastore(documents, tmp_path / "of_encoder", tokenizer, max_length=64)
-        flags = {"model_name_or_path": tmp_path / "encoder", "datastore": tmp_path / "of_encoder"}
+        flags |= {"model_name_or_path": tmp_path / "encoder", "datastore": tmp_path / "of_encoder"}
     results = run(run_ner, {"train": rows, "validation": rows[:9]}, max_steps=2, **flags)
     assert 0 <= results["eval_f1"] <= 1
 
