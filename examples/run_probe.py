@@ -124,7 +124,7 @@ def probe_words(args, splits, **options):
     check_tags(sorted({str(tag) for row in train["tags"] for tag in row}))
     prepare_for_words(options["tokenizer"])
     states = encode_words(sentences=train["tokens"][:], **options)
-    tags = [tag for row, words in zip(train["tags"], states, strict=True) for tag in row[: len(words)]]
+    tags = [tag for row in train["tags"] for tag in row]
     probe = fit_probe(np.concatenate(states), tags, "single_label_classification", args.class_weights)
     for split, prefix, file in list_predicted(splits, TAGS):
         started, gold = time.perf_counter(), splits[split]["tags"][:]
@@ -132,9 +132,7 @@ def probe_words(args, splits, **options):
         predicted = [list(probe.predict(words)) if len(words) else [] for words in encoded]
         write_text(Path(args.output_dir, file), format_tags(predicted))
         metrics[f"{prefix}_runtime"] = time.perf_counter() - started
-        # Words beyond the maximum length have no prediction. They count as O, so their entities are missed.
-        whole = [row + ["O"] * (len(tags) - len(row)) for row, tags in zip(predicted, gold, strict=True)]
-        metrics |= {f"{prefix}_{name}": value for name, value in compute_entity_metrics(whole, gold).items()}
+        metrics |= {f"{prefix}_{name}": value for name, value in compute_entity_metrics(predicted, gold).items()}
     return metrics
 
 

@@ -12,6 +12,7 @@ from hf_domain.checks import check_weights
 from hf_domain.data.corpora import check_length
 from hf_domain.extras import require
 from hf_domain.modeling.backbone import get_native_config
+from hf_domain.tasks.token_classification import tokenize_words
 from hf_domain.training.run import limit_length
 from hf_domain.training.terminal import hide_load_report
 
@@ -77,26 +78,35 @@ def encode_words(
 ) -> list[np.ndarray]:
     """Return for each sentence the states of its words [words, layers x width], those of their first tokens.
 
+    A word that the tokenizer turns into nothing has the state of the sentence's first token.
+
     Args:
         model: Encoder without a head.
         tokenizer: See `prepare_for_words`.
         sentences: Lists of words.
-        max_seq_length: Words beyond this many tokens have no state.
+        max_seq_length: Longer sentences are cut into windows, see `tokenize_words`.
     """
-    options: dict[str, Any] = {"is_split_into_words": True, "truncation": True, "max_length": max_seq_length}
+    windows = tokenize_words(
+        sentences, [[0] * len(words) for words in sentences], tokenizer, max_seq_length=max_seq_length
+    )
+    names = [name for name in tokenizer.model_input_names if name in windows]
 
     def tokenize(rows: list[int]) -> BatchEncoding:
-        return tokenizer([sentences[row] for row in rows], padding=True, return_tensors="pt", **options)
+        return tokenizer.pad({name: [windows[name][row] for row in rows] for name in names}, return_tensors="pt")
 
-    states: dict[int, np.ndarray] = {}
-    for rows, encodings, hidden in _encode(model, [len(words) for words in sentences], batch_size, tokenize):
+    found: dict[int, np.ndarray] = {}
+    firsts: dict[int, np.ndarray] = {}
+    for rows, _, hidden in _encode(model, [len(ids) for ids in windows["input_ids"]], batch_size, tokenize):
         for number, row in enumerate(rows):
-            ids = encodings.word_ids(number)
-            firsts = [ids.index(word) if word in ids else None for word in range(len(sentences[row]))]
-            # A word without tokens gets the state of the sentence's first token.
-            known = [first or 0 for first in firsts[: 1 + max((w for w, f in enumerate(firsts) if f), default=-1)]]
-            states[row] = hidden[number, known].float().cpu().numpy()
-    return [states[row] for row in range(len(sentences))]
+            scored = [place for place, label in enumerate(windows["labels"][row]) if label != -100]
+            found[row] = hidden[number, scored].float().cpu().numpy()
+            firsts[row] = hidden[number, 0].float().cpu().numpy()
+    states: list[np.ndarray] = []
+    for row, begins in enumerate(windows["begins"]):
+        if begins:
+            states.append(np.repeat(firsts[row][None], len(sentences[len(states)]), axis=0))
+        states[-1][windows["words"][row]] = found[row]
+    return states
 
 
 def _encode(

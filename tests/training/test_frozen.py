@@ -48,7 +48,11 @@ def test_states_of_words_are_those_of_their_first_tokens(encoder):
     with torch.no_grad():
         hidden = model(**tokenizer("the cat", return_tensors="pt"), output_hidden_states=True).hidden_states[-1]
     np.testing.assert_allclose(states[0][:, -32:], hidden[0, 1:3].numpy(), atol=1e-5)
-    assert [len(words) for words in encode_words(model, tokenizer, sentences, 4)] == [2, 2]  # with two special tokens
+    windows = encode_words(model, tokenizer, [["\u200b", *sentences[1]], ["the"]], 4)  # of two words
+    assert [len(words) for words in windows] == [5, 1]
+    with torch.no_grad():
+        hidden = model(**tokenizer("sat on", return_tensors="pt"), output_hidden_states=True).hidden_states[-1]
+    np.testing.assert_allclose(windows[0][3:, -32:], hidden[0, 1:3].numpy(), atol=1e-5)
 
 
 def test_classes_weigh_the_same():
