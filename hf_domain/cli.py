@@ -55,9 +55,7 @@ COMMANDS = {
     "expand_vocab": ("run_expand_vocab", "Add the words of a domain to a tokenizer (AdaLM, exBERT)."),
     "mlm": ("run_mlm", "Continue the pre-training of an encoder on domain text, with any method."),
     "distill": ("run_distill", "Distill an encoder into a small student (Adapt-and-Distill)."),
-    "average_models": ("average_models", "Average the weights of encoders."),
     "build_datastore": ("build_datastore", "Build a datastore of passages for RADA, add to one, or search it."),
-    "select_text": ("select_text", "Choose the text of a corpus nearest to a task's, for the pre-training."),
     "classification": ("run_classification", "Fine-tune an encoder to classify texts or pairs of texts."),
     "ner": ("run_ner", "Fine-tune an encoder to find named entities."),
     "qa": ("run_qa", "Fine-tune an encoder to find answers to questions in a text."),
@@ -70,10 +68,12 @@ COMMANDS = {
 }
 # Commands of earlier versions, and what does their work.
 REPLACED = {
+    "average_models": "use hf_domain.averaging.average_models in Python",
     "explore": "run python examples/explore_app/app.py in a clone",
     "publish_results": "upload the results/ of the comparison with hf upload --repo-type dataset",
     "report_forgetting": "use hf-domain mlm --do_eval --validation_file DOMAIN --general_validation_file GENERAL",
     "search_datastore": "use hf-domain build_datastore --output_dir DATASTORE --query TEXT",
+    "select_text": "use hf_domain.datastore.nearest.choose_nearest in Python",
     "trim_vocab": "use hf_domain.tokenization.trim_vocabulary and hf_domain.methods.adalm.trim.keep_rows in Python",
 }
 

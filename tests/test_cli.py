@@ -185,4 +185,4 @@ def test_a_command_of_earlier_versions_names_what_replaces_it(name, monkeypatch)
 
 
 def test_there_are_few_commands():
-    assert len(cli.COMMANDS) <= 17
+    assert len(cli.COMMANDS) <= 15

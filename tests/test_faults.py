@@ -144,7 +144,6 @@ COMPLETE = [
     "mlm dapt",
     "classification",
     "expand_vocab",
-    "average_models",
     "build_datastore",
     "export",
     "publish",
@@ -188,6 +187,6 @@ def test_full_disk(command, tmp_path, request, name):
 def test_two_runs_in_one_folder(command, tmp_path):
     (tmp_path / "one").mkdir()
     with lock_folder(tmp_path / "one" / "output"):
-        code, _, log = command("average_models", "one")
+        code, _, log = command("expand_vocab", "one")
     assert code == 1 and "is writing into" in log
     assert not Path(tmp_path, "one", "output", "config.json").exists()

@@ -659,21 +659,6 @@ def write_command_card(folder: str | Path, encoders: Sequence[str], *, trains_on
     write_model_card(folder, license_note=note, language=None, command=describe_command(), **base, **facts)
 
 
-def write_average_card(folder: Path, args: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the card of an average, from the arguments of `hf-domain average_models`."""
-    encoders = args.model_name_or_path
-    write_command_card(
-        folder,
-        encoders,
-        model_name=Path(args.output_dir).resolve().name,
-        summary="The average of the weights of {base_model}.",
-        method_name="averaging of weights",
-        settings={"weights": ", ".join(f"{weight:g}" for weight in args.weights or [1] * len(encoders))},
-        limits="The average was not evaluated; `hf-domain mlm --do_eval` measures its losses.",
-        example=f"This is a {tokenizer.mask_token}.",
-    )
-
-
 def write_expansion_card(
     folder: Path,
     model_args: Any,

@@ -171,7 +171,7 @@ def list_model_cases(command, flag):
     yield Case(command, f"{flag} ./nowhere/model", "nowhere/model")
     yield Case(command, f"{flag} empty", "empty")
     yield Case(command, f"{flag} corpus.txt", "corpus.txt")
-    if command in ("mlm", "expand_vocab", "distill", "average_models", "export", "advise"):
+    if command in ("mlm", "expand_vocab", "distill", "export", "advise"):
         yield Case(command, f"{flag} decoder", "gpt2")
     if command != "build_datastore":
         yield Case(command, f"{flag} adapted", "config.json", {"adapted/config.json": truncate()})
@@ -536,14 +536,6 @@ DISTILL = list_cases(
     ("!train_file", "train_file"),
     (f"{STUDENT} !num_hidden_layers --student_name_or_path other", "vocabular"),
 )
-AVERAGE = list_cases(
-    "average_models",
-    ("--model_name_or_path encoder", "two"),
-    ("--weights 1 1 1", "weight|[1.0, 1.0, 1.0]"),
-    ("--weights 0 0", "weight|0"),
-    ("--model_name_or_path encoder other", "vocabulary|other"),
-    ("--output_dir encoder", "encoder"),
-)
 BUILD = list_cases(
     "build_datastore",
     ("!train_file", "train_file|dataset_name"),
@@ -571,15 +563,6 @@ BUILD = list_cases(
     (SEARCH, "datastore", {"datastore/datastore.json": "[]"}),
 )
 OTHERS = [
-    Case("average_models", "", "large", fault="file size", late=True),
-    *list_cases(
-        "select_text",
-        ("--datastore nowhere", "nowhere"),
-        ("--text_file blank.jsonl", "text_file|blank", {"blank.jsonl": '{"text": " "}\n' * 3}),
-        ("--output_file nearest.txt", "output_file|.jsonl"),
-        ("--text_column_name body", "body"),
-        ("--training_tokens 0", "training_tokens|0"),
-    ),
     *list_cases(
         "probe",
         ("", "LayerNorm.bias|encoder", {"encoder/model.safetensors": spoil_weight()}),
@@ -861,4 +844,4 @@ PYTHON = [
 ]  # fmt: skip
 
 CASES = [*list_shared_cases(), *list_training_cases(), *RUN_FILES, *MLM, *CLASSIFICATION, *NER, *QA, *SENTENCES]
-CASES += [*EXPAND, *DISTILL, *AVERAGE, *BUILD, *OTHERS, *PLANS, *PYTHON]
+CASES += [*EXPAND, *DISTILL, *BUILD, *OTHERS, *PLANS, *PYTHON]

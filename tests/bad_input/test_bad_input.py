@@ -125,9 +125,8 @@ def test_good_input_is_taken(command, workspace):
     assert outcome == "harmless", message
 
 
-# All commands that load a model; `publish` loads what a comparison made, and plans trust no code. The tokenizer of a
-# datastore, which is all that select_text loads, has tests of its own.
-LOADING = [name for name in COMMANDS if name not in ("publish", "select_text")]
+# All commands that load a model; `publish` loads what a comparison made, and plans trust no code.
+LOADING = [name for name in COMMANDS if name != "publish"]
 SAMPLED = ("build_datastore", "compare", "probe")
 
 

@@ -60,9 +60,7 @@ COMMANDS = {
     "expand_vocab": f"{ENCODER} --train_file corpus.txt --output_dir out --num_workers 1 --size 125 --min_frequency 2",
     "distill": f"{ENCODER} {CORPUS} {WORK} --per_device_train_batch_size 4 --save_strategy no --strategy from_scratch "
     "--student_steps 1 --num_hidden_layers 1",
-    "average_models": "--model_name_or_path encoder adapted --output_dir out",
     "build_datastore": f"{ENCODER} --train_file corpus.txt --output_dir out --max_length 32",
-    "select_text": "--datastore datastore --text_file task/train.jsonl --output_file nearest.jsonl",
     "predict": "classifier heldout.txt --output_file labels.jsonl",
     "probe": f"{ENCODER} --train_file task/train.jsonl --test_file task/test.jsonl --max_seq_length 16 --use_cpu "
     "--output_dir out",

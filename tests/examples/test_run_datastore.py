@@ -8,7 +8,7 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain.datastore import Datastore
 from hf_domain.datastore.hub import export_datastore
-from hf_domain.examples import build_datastore, select_text
+from hf_domain.examples import build_datastore
 
 pytest.importorskip("tantivy")
 
@@ -103,27 +103,3 @@ def test_every_tenth_document_is_held_out(folder, monkeypatch, capsys, streaming
     passages = Datastore.load(folder / "store").passages
     assert passages["text"][:] == ["合 first", *TEXTS[:8], *TEXTS[9:18], TEXTS[19]]
     assert passages["document_id"][:] == [f"d{number}" for number in range(21) if number not in (9, 19)]
-
-
-def test_select_text(folder, monkeypatch, capsys):
-    """The task's texts, whatever its kind, then what they find, as much as the training needs."""
-    run(
-        build_datastore, monkeypatch, capsys, model_name_or_path=folder / "encoder", train_file=folder / "corpus.txt",
-        output_dir=folder / "store", max_length=64,
-    )  # fmt: skip
-    rows = [{"tokens": ["alpha", "number3"], "tags": ["O", "O"]}, {"tokens": ["number17"], "tags": ["O"]}] * 2
-    task, file = folder / "task.jsonl", folder / "new" / "nearest.jsonl"
-    task.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    options = {"datastore": folder / "store", "text_file": task, "output_file": file}
-    out = run(select_text, monkeypatch, capsys, **options, num_passages=1)
-    assert "2 texts with" in out and f"and 2 of 20 passages in {file}" in out
-    lines = [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
-    assert lines == ["alpha number3", "number17", TEXTS[3], TEXTS[17]]
-
-    tokenizer = make_bert_tokenizer([*SENTENCES, *TEXTS])
-    count = lambda texts: sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))  # noqa: E731
-    own = count(lines[:2])
-    for total, needed in ((own + 12, 12), (8, 4)):  # passages fill it, or are at least half of it
-        run(select_text, monkeypatch, capsys, **options, training_tokens=total)
-        lines = [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
-        assert needed <= count(lines[2:]) < needed + count(lines[-1:])

@@ -1,7 +1,6 @@
 """The cards of models that no run of pre-training or fine-tuning made."""
 
 import hashlib
-import json
 import shutil
 
 import pytest
@@ -10,8 +9,7 @@ from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from hf_domain.examples import average_models, run_expand_vocab
-from hf_domain.training.cards import find_origin
+from hf_domain.examples import run_expand_vocab
 
 HEADER = "---\nbase_model: {}\nlicense: {}\n---\n"
 
@@ -37,41 +35,6 @@ def call(script, monkeypatch, output, *flags):
     assert f'pipeline("fill-mask", model="{output.name}")' in card.text and "versions" in card.text
     AutoModelForMaskedLM.from_pretrained(output)
     return card
-
-
-def test_an_average_names_its_encoders(encoders, tmp_path, monkeypatch):
-    flags = ("--model_name_or_path", *encoders, "--weights", 1, 3)
-    card = call(average_models, monkeypatch, tmp_path / "averaged", *flags)
-    assert card.data.base_model == ["google-bert/bert-base-uncased", "allenai/scibert_scivocab_uncased"]
-    assert card.data.base_model_relation == "merge" and card.data.license is None
-    made = "general, made from google-bert/bert-base-uncased and adapted, made from allenai/scibert_scivocab_uncased"
-    assert f"The average of the weights of {made}." in card.text and "| weights | 1, 3 |" in card.text
-    assert "google-bert/bert-base-uncased has the license apache-2.0." in card.text
-    assert "allenai/scibert_scivocab_uncased has the license mit." in card.text
-    assert "- **Method:** averaging of weights\n" in card.text
-    assert "Corpus" not in card.text and "--model_name_or_path general adapted" in card.text
-
-
-def test_an_average_of_two_vocabularies_is_refused(encoders, tmp_path, monkeypatch):
-    """Equal sizes are not enough: a row would be the mean of two unrelated words."""
-    file = tmp_path / "adapted" / "tokenizer.json"
-    content = json.loads(file.read_text())
-    vocabulary = content["model"]["vocab"]
-    first, second = [token for token in vocabulary if token.isalpha()][:2]
-    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
-    file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"must have the same vocabulary, but the tokens of .*adapted have other ids"):
-        call(average_models, monkeypatch, tmp_path / "averaged", "--model_name_or_path", *encoders)
-    assert not (tmp_path / "averaged" / "config.json").exists()
-    for file in (tmp_path / "adapted").glob("tokenizer*"):
-        file.unlink()  # a model alone fits, as far as one can see
-    call(average_models, monkeypatch, tmp_path / "averaged", "--model_name_or_path", *encoders)
-
-
-def test_an_average_of_one_license_has_it(encoders, tmp_path, monkeypatch):
-    card = call(average_models, monkeypatch, tmp_path / "averaged", "--model_name_or_path", encoders[0], encoders[0])
-    assert card.data.license == "apache-2.0" and card.data.base_model == "google-bert/bert-base-uncased"
-    assert find_origin(str(tmp_path / "averaged"), None) == ("google-bert/bert-base-uncased", "apache-2.0")
 
 
 @pytest.mark.parametrize("counts", [False, True], ids=["text", "counts"])

@@ -187,12 +187,11 @@ def test_commands_that_do_not_train_are_quiet(call, tmp_path):
     pairs = ["--test_file", "pairs/test.jsonl", "--use_cpu", "--max_seq_length", "16", "--do_predict"]
     trained = [*TRAINING, *pairs, "--train_file", "pairs/train.jsonl", "--validation_file", "pairs/validation.jsonl"]
     tuning, training = shlex.join(["classification", *ENCODER, *files]), "mlm --model_name_or_path words --train_file"
-    scored, averaged = [*ENCODER, *pairs, "--output_dir", "scored"], [*ENCODER, "encoder", "--output_dir", "mean"]
+    scored = [*ENCODER, *pairs, "--output_dir", "scored"]
     for command, arguments, what, following in (
         ("probe", probe, "Scores and predictions: probed", f"{tuning} --text_column_names words --do_train --do_eval"),
         ("sentences", scored, "Scores and predictions", "sentences --model_name_or_path encoder --test_file"),
         ("sentences", [*ENCODER, *trained, "--output_dir", "texts"], "Model and card", "export --model_name_or_path"),
-        ("average_models", averaged, "Average of 2 models", "classification"),
         ("expand_vocab", expansion, "Model and tokenizer: words", f"{training} corpus.txt"),
     ):
         process = call(command, *arguments)
