@@ -134,7 +134,7 @@ def predict(
         TypeError: The data contain neither texts nor rows.
         ValueError: The model has no such head or weights that are not finite, or the data do not fit it.
     """
-    if isinstance(model, list | tuple):
+    if not isinstance(model, str | os.PathLike | PreTrainedModel):
         options = {name: value for name, value in locals().items() if name not in ("model", "data")}
         return predict_together(model, data, **options)
     if max_seq_length is not None and max_seq_length < 3:

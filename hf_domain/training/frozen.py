@@ -87,7 +87,7 @@ def encode_words(
         max_seq_length: Longer sentences are cut into windows, see `tokenize_words`.
     """
     windows = tokenize_words(
-        sentences, [[0] * len(words) for words in sentences], tokenizer, max_seq_length=max_seq_length
+        [*sentences], [[0] * len(words) for words in sentences], tokenizer, max_seq_length=max_seq_length
     )
     names = [name for name in tokenizer.model_input_names if name in windows]
 

@@ -305,10 +305,10 @@ CHECKS, PATIENCE = 10, 3  # of a training that names no length; our choice
 class LearnedStop(EarlyStoppingCallback):
     """Stops as transformers' callback does, but counts no check before the model beats the majority baseline."""
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:  # type: ignore[override]
         """Count a check without a better score."""
-        super().on_evaluate(args, state, control, **kwargs)
-        if not kwargs["metrics"].get("eval_beats_baseline", True):
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        if not metrics.get("eval_beats_baseline", True):
             self.early_stopping_patience_counter, control.should_training_stop = 0, False
 
 
