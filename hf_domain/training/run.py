@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -284,7 +283,7 @@ def train_and_evaluate(
     args, is_open_ended = trainer.args, getattr(trainer, "is_open_ended", False)
     keeps_checkpoints = args.save_strategy != "no"
     if is_open_ended and args.do_eval and (args.metric_for_best_model is not None or deciding in BETTER):
-        check_often(trainer)
+        check_often(args)
         patience = PATIENCE if patience is None else patience
     if patience is not None:
         stop_early(trainer, deciding, patience, LearnedStop if is_open_ended else EarlyStoppingCallback)
@@ -312,13 +311,10 @@ class LearnedStop(EarlyStoppingCallback):
             self.early_stopping_patience_counter, control.should_training_stop = 0, False
 
 
-def check_often(trainer: Trainer) -> None:
+def check_often(args: TrainingArguments) -> None:
     """Evaluate ten times on the way, unless the run says how often."""
-    args = trainer.args
     if args.eval_strategy == "no":
-        steps = math.ceil(len(trainer.get_train_dataloader()) / args.gradient_accumulation_steps)
-        args.eval_strategy = IntervalStrategy.STEPS
-        args.eval_steps = max(1, math.floor(args.num_train_epochs * steps / CHECKS))
+        args.eval_strategy, args.eval_steps = IntervalStrategy.STEPS, 1 / CHECKS
 
 
 def describe_stop(trainer: Trainer, patience: int | None) -> str:
