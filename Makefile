@@ -11,7 +11,7 @@ SPREAD := -n $(PROCESSES) --dist worksteal
 export OMP_WAIT_POLICY := PASSIVE
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: install demo flags test test-benchmarks test-browser test-commands test-compiled test-controls test-distributed test-faults test-javascript test-lowest test-newest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
+.PHONY: install demo flags test test-benchmarks test-browser test-commands test-compiled test-controls test-distributed test-families test-faults test-javascript test-lowest test-newest test-notebooks test-peers test-servers check docs format clean release-check dist install-locked lock
 
 install: $(VENV)/.installed
 
@@ -59,6 +59,9 @@ test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they
 test-distributed: install  ## every method by two processes, against one, and work on a corpus by a cluster; make test takes a sample
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/training/test_two_processes.py tests/training/test_restarts.py \
 		tests/test_clusters.py tests/examples $(SPREAD) -m distributed
+
+test-families: install  ## every family of transformers with every method, against the table in the documentation: about 10 minutes
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling/test_families.py $(SPREAD) -m families
 
 test-notebooks: install  ## the notebooks of examples/notebooks on little data: some minutes
 	$(BIN)/pip install --quiet --constraint constraints.txt ipykernel nbclient

@@ -301,9 +301,8 @@ class BackbonePreTrainedModel(PreTrainedModel):
         if options.keys().isdisjoint({"num_labels", "id2label"}):
             labels = ("id2label", "label2id", "problem_type")
             options = {name: getattr(source.config, name) for name in labels} | options
-        config = cls.config_class(backbone_config=encoder.config, **options)
         with explain_family(cls, source):
-            model = cls(config).to(source.dtype)
+            model = cls(cls.config_class(backbone_config=encoder.config, **options)).to(source.dtype)
         load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone", cls.added_modules)
         model.load_head(source)
         model.tie_weights()

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import transformers
+from families import make_family
 from method_models import READERS, make_gmap, make_rada
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from transformers import AutoModel, BertConfig
@@ -19,6 +20,7 @@ from hf_domain import (
     VarMAEForMaskedLM,
     VarMAEForTokenClassification,
 )
+from hf_domain.modeling.backbone import find_layers, normalizes_first
 from hf_domain.modeling.configuration_backbone import strip_remote_code_keys
 
 PLAIN = {"residual": True, "batch_norm": False}  # a VarMAE whose fresh module is the identity
@@ -173,6 +175,26 @@ def test_a_classifier_brings_its_labels_and_its_head(family, method, head, tmp_p
     renamed = build(stock, *others, **SAME[method], id2label={0: "z", 1: "y", 2: "x"})
     assert not torch.equal(renamed(**batch).logits, stock(**batch).logits)
     assert caplog.text.count(f"of the {method}For{head} start at random, because a {type(stock).__name__} has") == 2
+
+
+FIRST = ("eurobert", "modernbert", "roberta-prelayernorm", "xlm-roberta-xl")
+
+
+@pytest.mark.parametrize("kind", [*FIRST, "albert", "bert", "deberta-v2", "gte", "mpnet"])
+def test_where_layers_normalize_shows_in_their_states(kind):
+    """Sums of what is normalized first grow; a last norm leaves states of mean 0 and deviation 1."""
+    model = make_family(kind).base_model
+    if kind == "deberta-v2":
+        config = copy.deepcopy(model.config)
+        config.norm_rel_ebd = "layer_norm"  # DeBERTa-v3's
+        model = AutoModel.from_config(config)
+    assert normalizes_first(model) == (kind in FIRST)
+    found = []
+    find_layers(model)[0].register_forward_hook(lambda layer, inputs, output: found.append(output))
+    model.eval()(input_ids=torch.arange(5, 12)[None])
+    states = found[0][0] if isinstance(found[0], tuple) else found[0]
+    deviation = states.std(-1, correction=0)
+    assert torch.allclose(deviation, torch.ones_like(deviation), atol=1e-3) == (kind not in FIRST)
 
 
 def test_errors_of_from_backbone():

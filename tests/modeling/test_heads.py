@@ -1,5 +1,7 @@
 """The heads that all methods share: their losses, their start, and the dropout of a classifier."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tiny_models import FAMILIES, make_config
@@ -30,6 +32,14 @@ def test_masked_lm_loss_counts_each_label_once(kept_rows, monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(chunked, hidden_states)[0], gradient)
     window = 2 * int((labels != -100).sum())
     torch.testing.assert_close(heads.compute_masked_lm_loss(decoder, hidden_states, labels, window), expected / 2)
+
+
+def test_pieces_are_as_large_as_memory_allows(monkeypatch):
+    assert heads.choose_chunk(torch.device("cpu")) == (512, 2048)
+    for gib, expected in ((80, (10240, 20480)), (1, (512, 1024))):
+        device = SimpleNamespace(total_memory=gib * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, device=device: device)
+        assert heads.choose_chunk(torch.device("cuda")) == expected
 
 
 def test_masked_lm_loss_of_nothing_is_zero():

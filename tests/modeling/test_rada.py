@@ -103,6 +103,15 @@ def normalize(norm, x):
     return (x - x.mean(-1, keepdim=True)) / deviation * norm.weight + norm.bias
 
 
+def test_joint_scores_are_shares_of_the_attention():
+    """Whatever the lengths, which the softmax of the selection would hide."""
+    interface = make_interface(scores="joint")
+    hidden_states, states, attention_mask, mask = (each[:3] for each in make_states())
+    words, passages = interface.score(hidden_states, states, attention_mask.bool(), mask.bool())
+    torch.testing.assert_close((words.exp() * mask[:, None]).sum((2, 3)), torch.ones(words.shape[:2]))
+    torch.testing.assert_close((passages.exp() * mask.any(-1)).sum(-1), torch.ones(3))
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("selection", ["gumbel", "top1", "all"])
 @pytest.mark.parametrize("scores", ["pooled", "logsumexp", "joint", "literal"])

@@ -55,7 +55,7 @@ def make_inputs(method, number, places=False):
 @pytest.mark.parametrize(
     ("method", "family"),
     [
-        pytest.param(method, family, marks=[pytest.mark.compiled] * ((method, family) != ("varmae_15", "bert")))
+        pytest.param(method, family, marks=[pytest.mark.compiled] * ((method, family) != ("dapt", "bert")))
         for method in MODELS
         for family in ("bert", "modernbert")
     ],

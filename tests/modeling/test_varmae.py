@@ -219,6 +219,23 @@ def test_too_few_tokens_for_batch_statistics(num_tokens):
     loss.backward()
 
 
+@pytest.mark.parametrize("num_counted", [0, 1, 2, 5])
+def test_statistics_of_counted_tokens_are_those_of_a_batch_of_them(num_counted):
+    """Fewer than two leave the running statistics as they are, and are normalized by them."""
+    counted = torch.arange(7) < num_counted
+    states = torch.randn(7, 16)
+    network = MeanNetwork(VarMAEConfig(hidden_size=16, num_attention_heads=2))
+    torch.nn.init.uniform_(network.running_var, 0.5, 2.0)
+    alone = copy.deepcopy(network)
+    if num_counted > 1:
+        expected = alone.normalize_alone(states[counted])
+    else:
+        expected = (states[counted] - alone.running_mean) * (alone.running_var + 1e-5).rsqrt()
+    torch.testing.assert_close(network.normalize_counted(states, counted)[counted], expected)
+    for name, statistics in alone.named_buffers():
+        torch.testing.assert_close(network.get_buffer(name), statistics)
+
+
 def test_sampled_tokens_estimate_the_whole():
     tokens = torch.rand(6, 40) < 0.7
     kept, places = sample_tokens(tokens, 0.15)

@@ -55,6 +55,7 @@ def test_a_strange_text_inside_a_long_shard_is_noticed():
 def test_shards_add_up_to_the_whole():
     backend = make_wordpiece().backend_tokenizer
     shards = list(batch_texts(TEXTS, characters=300))
+    assert [*batch_texts(["ab", "c", "d"], characters=2)] == [["ab"], ["c", "d"]]
     assert len(shards) > 3 and [text for shard in shards for text in shard] == TEXTS
     assert merge_counts(count_shard(shard, backend) for shard in shards) == count_shard(TEXTS, backend)
 
