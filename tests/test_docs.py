@@ -97,7 +97,7 @@ QUICK = {
     "distill": {name: SMALL[name] for name in SMALL.keys() - {"max_steps"}} | {"teacher_steps": 2, "student_steps": 3},
     "expand_vocab": {"training_tokens": 200, "min_frequency": 2, "min_exposures": 1, "num_workers": 1},
     "build_datastore": {"max_length": 32},
-    "quickstart": {"num_tokens": 2048, "num_seeds": 1, "num_train_epochs": 1, "max_seq_length": 32},
+    "quickstart": {"minutes": 0.1, "max_seq_length": 32},
     "advise": {"max_seq_length": 32},
 }
 QUICK_OPTIONS = {
