@@ -25,6 +25,14 @@ for arguments in json.loads(sys.argv[1]):
     sys.argv = ["hf-domain", *arguments]
     main()
 """
+FLAGS = f"""
+import sys
+from pathlib import Path
+sys.path.append({str(ROOT / "tools")!r})
+import hf_domain, make_flags
+file = Path(hf_domain.__file__).with_name("flags.json")
+file.write_text(make_flags.write_flags(make_flags.collect_flags()), encoding="utf-8")
+"""
 LOAD = """
 import json, sys
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -102,6 +110,7 @@ def test_a_method_is_added_by_the_steps_of_contributing(package, tmp_path):
             assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
             return result.stdout
 
+        run(FLAGS)  # make flags
         run(COMMANDS, json.dumps(commands))
         environment["PYTHONPATH"] = ""
         loaded = json.loads(run(BLOCKED + LOAD, "tester/toy").splitlines()[-1])
