@@ -95,25 +95,31 @@ def make_topics(count, seed):
     return [{"text": " ".join(draw.choices(TOPICS[label], k=4)), "label": label} for label in "ab" * (count // 2)]
 
 
-def test_a_run_that_names_no_length_trains_until_it_has_learned(run, tmp_path, caplog):
+@pytest.fixture
+def fewer_steps(monkeypatch):
+    """200 steps instead of 1,000, for a quick test."""
+    monkeypatch.setattr("hf_domain.training.task_trainer.LEAST_STEPS", 200)
+
+
+def test_a_run_that_names_no_length_trains_until_it_has_learned(run, tmp_path, caplog, fewer_steps):
     files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", make_topics(40, split)) for split in SPLITS}
-    metrics, state = run(**files, learning_rate=1e-3)
-    assert state["max_steps"] == 1000  # 200 epochs of five steps
+    metrics, state = run(**files, learning_rate=3e-3)
+    assert state["max_steps"] == 200  # 40 epochs of five steps
     checks = [line["step"] for line in state["log_history"] if "eval_macro_f1" in line]
-    assert checks[:4] == [100, 200, 300, 400] and state["global_step"] < 1000
+    assert checks[:4] == [20, 40, 60, 80] and state["global_step"] < 200
     assert metrics["eval_macro_f1"] == state["best_metric"] == 1
     best = state["best_global_step"]
-    assert state["global_step"] == best + 300
+    assert state["global_step"] == best + 60
     line = (
-        f"Stopped after {best + 300} of 1,000 steps: 3 checks without a better macro F1. "
+        f"Stopped after {best + 60} of 200 steps: 3 checks without a better macro F1. "
         f"The weights of step {best} are kept, with the best macro F1 on validation, 1"
     )
     assert any(message.startswith(line) for message in caplog.messages)
     assert not [*(tmp_path / "output").glob("checkpoint-*")]
 
 
-def test_a_run_without_validation_holds_out_a_tenth(run, tmp_path, caplog):
-    options = {"use_cpu": True, "disable_tqdm": True, "max_seq_length": 16, "learning_rate": 1e-3}
+def test_a_run_without_validation_holds_out_a_tenth(run, tmp_path, caplog, fewer_steps):
+    options = {"use_cpu": True, "disable_tqdm": True, "max_seq_length": 16, "learning_rate": 3e-3}
     rows = {"train": make_topics(40, 0)}
     hf_domain.fine_tune(tmp_path / "encoder", rows, output_dir=tmp_path / "task", **options)
     results = json.loads((tmp_path / "task" / "all_results.json").read_text())
