@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from hf_domain.extras import EXTRAS, explain_missing
+from hf_domain.methods import PRETRAINING_METHODS, TASK_METHODS
 
 # Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
 SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
@@ -61,7 +62,6 @@ COMMANDS = {
     "qa": ("run_qa", "Fine-tune an encoder to find answers to questions in a text."),
     "sentences": ("run_sentences", "Score sentence embeddings on pairs or a search, and train them."),
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
-    "probe": ("run_probe", "Score a frozen encoder on a task with a linear model, in minutes and without a seed."),
     "compare": ("compare", "Compare methods at equal cost, following a plan."),
     "publish": ("publish", "Publish a model of a comparison, with its results on the card."),
     "export": ("run_export", "Export a model to ONNX (also in int8) or torch.export."),
@@ -70,6 +70,7 @@ COMMANDS = {
 REPLACED = {
     "average_models": "use hf_domain.averaging.average_models in Python",
     "explore": "run python examples/explore_app/app.py in a clone",
+    "probe": "use hf-domain classification or ner with --frozen",
     "publish_results": "upload the results/ of the comparison with hf upload --repo-type dataset",
     "report_forgetting": "use hf-domain mlm --do_eval --validation_file DOMAIN --general_validation_file GENERAL",
     "search_datastore": "use hf-domain build_datastore --output_dir DATASTORE --query TEXT",
@@ -102,7 +103,11 @@ def read_flags() -> dict[str, Any]:
 
 def list_flags(command: str) -> list[dict[str, Any]]:
     """Return the flags of a command in the order of its script, and those of transformers behind them."""
-    return read_flags()["commands"][command]["flags"]
+    flags = read_flags()["commands"][command]["flags"]
+    for flag in flags:
+        if flag["names"][0] == "--method" and "choices" in flag:  # other packages add some
+            flag["choices"] = [*(PRETRAINING_METHODS if command == "mlm" else TASK_METHODS)]
+    return flags
 
 
 def takes_training_arguments(command: str) -> bool:

@@ -82,7 +82,7 @@ def find_layers(model: nn.Module) -> nn.ModuleList:
 
 def is_layer(module: nn.Module) -> bool:
     """Return whether a module has what every layer of an encoder has: two linear layers or more, and a norm."""
-    parts = [*module.modules()]
+    parts: list[Any] = [*module.modules()]
     has_norm = any(part.weight.dim() == 1 for part in parts if isinstance(getattr(part, "weight", None), nn.Parameter))
     return has_norm and sum(isinstance(part, nn.Linear) for part in parts) > 1
 

@@ -66,7 +66,9 @@ def test_a_model_that_is_not_there_is_named(monkeypatch):
         run(monkeypatch, lambda: AutoConfig.from_pretrained("nowhere"))
 
 
-@pytest.mark.parametrize(("command", "advice"), [("predict", "Add --trust_remote_code"), ("probe", "needs none")])
+@pytest.mark.parametrize(
+    ("command", "advice"), [("predict", "Add --trust_remote_code"), ("expand_vocab", "needs none")]
+)
 def test_code_of_a_model_is_refused_with_what_the_command_can_do(monkeypatch, tmp_path, command, advice):
     write_json(tmp_path / "config.json", {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}})
     (tmp_path / "own.py").write_text("raise SystemExit('it ran')", encoding="utf-8")
@@ -185,4 +187,4 @@ def test_a_command_of_earlier_versions_names_what_replaces_it(name, monkeypatch)
 
 
 def test_there_are_few_commands():
-    assert len(cli.COMMANDS) <= 15
+    assert len(cli.COMMANDS) <= 14

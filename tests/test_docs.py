@@ -194,10 +194,6 @@ def test_examples_run(page, inputs, tmp_path, monkeypatch):
 
 # ---------------------------------------------------------------------------------------------------- names of commands
 
-# What the pages already say and the code does not know yet.
-COMING = {"classification --frozen", "no_adaptation", "general_text"}
-COMING |= {"hf_domain.methods.register_method"}
-
 
 @functools.cache
 def find_flags(command):
@@ -215,7 +211,7 @@ def test_commands_and_flags_exist(page):
         assert words[0] in COMMANDS, f"there is no command {words[0]}"
         for flag in (word for word in words[1:] if word.startswith("--")):
             known = flag.removeprefix("--").partition("=")[0] in find_flags(words[0])
-            assert known or f"{words[0]} {flag}" in COMING, f"{words[0]} has no {flag}"
+            assert known, f"{words[0]} has no {flag}"
 
 
 def find_object(path):
@@ -244,14 +240,14 @@ def test_names_and_files_of_the_code_exist(page):
     names = {f"{module}.{each.strip()}" for module, names in IMPORT.findall(text) for each in names.split(",")}
     names |= {*re.findall(r"(?<![\w/.])hf_domain(?:\.\w+)+", text)}
     names = {path for path in names if "toy" not in path}
-    assert not sorted(path for path in names - COMING if not find_object(path))
+    assert not sorted(path for path in names if not find_object(path))
     assert not sorted(file for file in FILE.findall(text) if not (ROOT / file).exists())
 
 
 def test_the_page_of_comparisons_has_a_row_for_every_name_it_shows():
     page = (ROOT / "docs" / "guides" / "compare.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\| `(\w+)` \|", page.partition("## Rows")[2].partition("## ")[0], re.MULTILINE)
-    assert len(shown) > 10 and {*shown} - COMING <= RECIPES.keys()
+    assert len(shown) > 10 and {*shown} <= RECIPES.keys()
 
 
 # ----------------------------------------------------------------------------------------------------- papers and flags

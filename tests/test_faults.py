@@ -147,7 +147,6 @@ COMPLETE = [
     "build_datastore",
     "export",
     "publish",
-    "probe",
 ]
 PATTERNS = {
     # Of a comparison whose steps are pretended: its data, the steps and the results of a row, and the report.

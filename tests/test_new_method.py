@@ -2,17 +2,20 @@
 
 import json
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
 
 import forked_python
 import pytest
+import torch
 import yaml
 from hub_server import HubServer
+from safetensors.torch import load_file
 from script_runs import save_tiny_bert, write_jsonl
 from without_package import BLOCKED
+
+from hf_domain.methods import METHODS, register_method
 
 ROOT = Path(__file__).parent.parent
 TOY = Path(__file__).parent / "new_method"
@@ -24,14 +27,6 @@ from hf_domain.cli import main
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["hf-domain", *arguments]
     main()
-"""
-FLAGS = f"""
-import sys
-from pathlib import Path
-sys.path.append({str(ROOT / "tools")!r})
-import hf_domain, make_flags
-file = Path(hf_domain.__file__).with_name("flags.json")
-file.write_text(make_flags.write_flags(make_flags.collect_flags()), encoding="utf-8")
 """
 LOAD = """
 import json, sys
@@ -50,20 +45,10 @@ def package(tmp_path):
     shutil.copytree(ROOT / "hf_domain", package)
     for folder in ("modeling", "tokenization", "examples"):
         shutil.copytree(ROOT / folder, package / folder)
-    for name in ("configuration_toy.py", "modeling_toy.py"):  # steps 1 and 2
-        shutil.copy(TOY / name, package / "modeling")
-    code = (TOY / "rows.py").read_text()
-    builder = code[code.index("def build_toy") : code.index("METHODS = {")]
-    rows = {name: re.search(rf"^{name} = {{\n(.*?)^}}", code, re.M | re.S)[1] for name in ("METHODS", "RECIPES")}
-    for name, anchor, added in (  # steps 3 and 4
-        ("methods/__init__", "# A builder for a task gets", f"{builder}# A builder for a task gets"),
-        ("methods/__init__", "METHODS: dict[str, Method] = {\n", "METHODS: dict[str, Method] = {\n" + rows["METHODS"]),
-        ("comparison/rows", "\nRECIPES = {\n", "\nRECIPES = {\n" + rows["RECIPES"]),
-    ):
-        table = package / f"{name}.py"
-        text = table.read_text()
-        assert text.count(anchor) == 1
-        table.write_text(text.replace(anchor, added))
+    for name, room in (("configuration_toy", "modeling"), ("modeling_toy", "modeling"), ("toy", "methods")):
+        shutil.copy(TOY / f"{name}.py", package / room)  # steps 1 to 3
+    with (package / "methods" / "__init__.py").open("a") as table:
+        table.write("from hf_domain.methods import toy  # noqa: E402\n")  # step 4
     return package.parent
 
 
@@ -110,7 +95,6 @@ def test_a_method_is_added_by_the_steps_of_contributing(package, tmp_path):
             assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
             return result.stdout
 
-        run(FLAGS)  # make flags
         run(COMMANDS, json.dumps(commands))
         environment["PYTHONPATH"] = ""
         loaded = json.loads(run(BLOCKED + LOAD, "tester/toy").splitlines()[-1])
@@ -125,3 +109,53 @@ def test_a_method_is_added_by_the_steps_of_contributing(package, tmp_path):
         assert len(set(scale)) > 1 and total == total
     assert all(0.4 < value < 0.6 for value in trained[1])  # three steps from 0.5
     assert all(0.9 < value < 1.1 for value in loaded[1])
+
+
+# A package that another wrote: its method trains the biases of a stock encoder.
+OTHER = """
+from hf_domain.methods import Method, register_method
+
+def build(model, tokenizer, delta, args, options):
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.endswith("bias"))
+    return model
+
+about = {"title": "Biases", "paper": "Nobody", "summary": "{base_model} with other biases.", "citation": "@x{y}"}
+register_method("biases", Method(**about, build=build, trains_stock_model=True))
+"""
+USE = """
+import sys
+import hf_domain
+from hf_domain.cli import check_flags
+from hf_domain.comparison.rows import RECIPES
+check_flags("mlm", ["--method=biases", "--model_name_or_path=encoder", "--output_dir=out", "--help"])
+options = {"num_tokens": 256, "max_seq_length": 16, "batch_size": 4, "use_cpu": True}
+hf_domain.adapt("encoder", "corpus.txt", output_dir="adapted", method="biases", **options)
+print(RECIPES["biases"].title, "Adapted")
+"""
+
+
+def test_another_package_adds_a_method_by_its_entry_point(tmp_path):
+    write_data(tmp_path)
+    (tmp_path / "other_package.py").write_text(OTHER)
+    (tmp_path / "other_package-1.dist-info").mkdir()
+    (tmp_path / "other_package-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: other_package\nVersion: 1\n"
+    )
+    (tmp_path / "other_package-1.dist-info" / "entry_points.txt").write_text(
+        "[hf_domain.methods]\nbiases = other_package\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    result = forked_python.run([sys.executable, "-c", USE], cwd=tmp_path, env=environment)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+    assert result.stdout.splitlines()[-1] == "Biases Adapted"
+    card = (tmp_path / "adapted" / "README.md").read_text()
+    assert "with other biases" in card
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("encoder", "adapted"))
+    changed = {name for name in after if name in before and not torch.equal(before[name], after[name])}
+    assert changed and all(name.endswith("bias") for name in changed)
+
+
+def test_a_name_is_given_once():
+    with pytest.raises(ValueError, match="dapt is taken"):
+        register_method("dapt", METHODS["lora"])

@@ -1,7 +1,8 @@
 """The table of rows that a plan's `methods` may name.
 
-A row defines the method of methods/ that trains its encoder, the text, and the flags. To add a row, add it here. What
-is one flag of another row is no row of its own: `{recipe: dapt, pretraining: {mlm_probability: 0.3}}`.
+A row defines the method of methods/ that trains its encoder, the text, and the flags. To add a row, add it here; a
+method that another package registers is a row by its name. What is one flag of another row is no row of its own:
+`{recipe: dapt, pretraining: {mlm_probability: 0.3}}`.
 """
 
 from collections.abc import Sequence
@@ -112,6 +113,19 @@ INSTEAD = {
     "replay": ("dapt", '{recipe: dapt, pretraining: {mix: "GENERAL TEXT:0.1"}}'),
     "varmae_paper": ("varmae", f"{{recipe: varmae, {PAPER}}}"),
 }
+RECIPES |= {
+    name: Recipe(
+        row.title,
+        method=name if row.build else None,
+        card=name if row.build else None,
+        expands_vocabulary=row.extends_vocabulary,
+        reads_datastore=row.reads_passages,
+        fine_tuning={"method": name} if row.build_for_task else {},
+    )
+    for name, row in METHODS.items()
+    if name not in RECIPES and name not in INSTEAD
+}
+
 ROWS = "rows that `methods` may name:\n" + "".join(
     f"  {name:16} {row.title}{f', after {row.after}' if row.after else ''}{row.note and f'. {row.note}'}\n"
     for name, row in RECIPES.items()

@@ -64,11 +64,11 @@ EVALUATION_FLAGS = {
 # Flags of fine-tuning that a probe takes.
 PROBE_FLAGS = {
     *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
-    *("do_regression", "class_weights", "max_seq_length", "per_device_eval_batch_size", "use_cpu"),
+    *("do_regression", "max_seq_length", "per_device_eval_batch_size", "use_cpu", "report_to"),
     *("max_train_samples", "max_eval_samples", "max_predict_samples"),
 }
 # The same for sentence-transformers, which scores an encoder without training data.
-FROZEN_FLAGS = PROBE_FLAGS - {"train_file", "max_train_samples", "do_regression", "class_weights"}
+FROZEN_FLAGS = PROBE_FLAGS - {"train_file", "max_train_samples", "do_regression", "report_to"}
 FROZEN_FLAGS |= {"corpus_file", "queries_file", "do_eval", "do_predict"}
 # --------------------------------------------------------------------------------------------------------- identity
 # Results of other versions of what computes them are not comparable.
@@ -495,10 +495,10 @@ class StepLister:
         is_of_sentences = self.plan.tasks[task].kind in SENTENCES
         taken = FROZEN_FLAGS if is_of_sentences else PROBE_FLAGS
         flags = {flag: value for flag, value in step.flags.items() if flag in taken}
+        flags |= {} if is_of_sentences else {"frozen": True}
         if is_of_sentences and not (self.plan.folder / put_root(flags["validation_file"], self.root)).is_file():
             del flags["validation_file"], flags["do_eval"]
-        command, name = step.command if is_of_sentences else "probe", f"{step.name.removesuffix('-seed0')}-frozen"
-        return replace(step, name=name, command=command, seed=None, flags=flags)
+        return replace(step, name=f"{step.name.removesuffix('-seed0')}-frozen", seed=None, flags=flags)
 
     def try_rates(self, row: str, task: str, fold: int | None, known: list[str]) -> list[Step]:
         """Return the steps that try the learning rates at the first seed, on the validation set only."""

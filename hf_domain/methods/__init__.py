@@ -1,8 +1,8 @@
 """The table of methods, which every command, comparison, model card and publication reads.
 
 `METHODS` describes each method: how its model is built from an encoder, its defaults, and the text of its model card.
-`RECIPES` in comparison/rows.py defines how a comparison uses the methods. To add a method, add a row here;
-CONTRIBUTING.md lists all steps.
+`RECIPES` in comparison/rows.py defines how a comparison uses the methods. `register_method` adds one, also from another
+package, whose entry point in the group `hf_domain.methods` is imported with this table.
 
 The table imports no large library, because the commands read it before they import torch. Each builder has its own
 imports.
@@ -10,6 +10,7 @@ imports.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
 from typing import Any
 
 # --------------------------------------------------------------------------------------------- how models are built
@@ -354,15 +355,38 @@ METHODS["exbert_adapter"] = replace(
 # The method that all others are compared with.
 BASELINE = "dapt"
 NO_ADAPTATION = "no_adaptation"
-# `hf-domain mlm --method`
-PRETRAINING_METHODS = tuple(name for name, method in METHODS.items() if method.build is not None)
-# `hf-domain classification --method` and the same for the other tasks; the first is the encoder alone.
 PLAIN = "plain"
-TASK_METHODS = (PLAIN, *(name for name, method in METHODS.items() if method.build_for_task is not None))
-# Model types whose code travels with a checkpoint; all other types belong to transformers.
-OWN_TYPES = tuple(dict.fromkeys(method.model_type for method in METHODS.values() if method.model_type is not None))
+PRETRAINING_METHODS: list[str] = []
+"""Choices of `hf-domain mlm --method`."""
+TASK_METHODS = [PLAIN]
+"""Choices of `hf-domain classification --method` and the other tasks; the first is the encoder alone."""
+OWN_TYPES: list[str] = []
+"""Model types whose code travels with a checkpoint; all other types belong to transformers."""
+
+
+def register_method(name: str, method: Method) -> None:
+    """Add a method to the table, so that every command, comparison, card and publication knows it.
+
+    Args:
+        name: What `--method` and a plan call it.
+
+    Raises:
+        ValueError: Another method has the name.
+    """
+    if METHODS.setdefault(name, method) is not method:
+        raise ValueError(f"a method must have a name of its own, but {name} is taken. Use another name.")
+    lists = ((PRETRAINING_METHODS, method.build and name), (TASK_METHODS, method.build_for_task and name))
+    for names, added in (*lists, (OWN_TYPES, method.model_type)):
+        if added and added not in names:
+            names.append(added)
 
 
 def find_methods(model_type: str) -> list[Method]:
     """Return the methods with checkpoints of this type; empty for a stock model."""
     return [method for method in METHODS.values() if method.model_type == model_type]
+
+
+for _name, _method in [*METHODS.items()]:
+    register_method(_name, _method)
+for _point in entry_points(group="hf_domain.methods"):
+    _point.load()

@@ -36,7 +36,8 @@ def register_configs() -> None:
     from hf_domain.modeling.nested_models import find_config_class
 
     for model_type in OWN_TYPES:
-        AutoConfig.register(model_type, find_config_class(model_type), exist_ok=True)
+        if config_class := find_config_class(model_type):  # another package registers its own
+            AutoConfig.register(model_type, config_class, exist_ok=True)
     BackboneConfig.prepare_models = staticmethod(register_models)  # type: ignore[method-assign]
 
 
@@ -47,8 +48,7 @@ def register_models() -> None:
 
     from hf_domain.modeling.nested_models import find_model_class
 
-    for model_type in OWN_TYPES:
-        base_class = find_model_class(model_type)
+    for base_class in filter(None, map(find_model_class, OWN_TYPES)):
         module = importlib.import_module(base_class.__module__)
         for auto_class, path in base_class.auto_classes.items():
             if auto_class != "AutoConfig":

@@ -101,6 +101,10 @@ class FineTuningArguments(ModelArguments):
         metadata={"help": "Export the trained model to output_dir/exported: onnx for ONNX Runtime, or torch.export."},
     )
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
+    frozen: bool = field(
+        default=False,
+        metadata={"help": "Train a linear model on the encoder's states instead: in minutes, and without a seed."},
+    )
 
 
 @dataclass

@@ -396,15 +396,16 @@ def suggest_training(folder: str, files: Sequence[str], encoder: str | None = No
     return shlex.join([*command, "--output_dir", f"{folder}-adapted"])
 
 
-def suggest_task(command: str, args: Any, folder: str) -> str:
+def suggest_task(command: str, arguments: Sequence[Any], folder: str) -> str:
     """Return the command that trains the encoder of a run on the files that the run read.
 
     Args:
         command: Command of `hf-domain`, such as classification.
-        args: Arguments of the run.
+        arguments: Arguments of the run.
         folder: Output folder of the command.
     """
-    given = {item.name: getattr(args, item.name) for item in fields(args) if getattr(args, item.name) != item.default}
+    found = {item.name: (getattr(args, item.name), item.default) for args in arguments for item in fields(args)}
+    given = {name: value for name, (value, default) in found.items() if value != default}
     options = {name: given[name] for name in READ if name in given}
     parts = ["hf-domain", command, *(part for name, value in options.items() for part in (f"--{name}", value))]
     work = {"validation_file": "--do_eval", "test_file": "--do_predict"}

@@ -564,11 +564,6 @@ BUILD = list_cases(
 )
 OTHERS = [
     *list_cases(
-        "probe",
-        ("", "LayerNorm.bias|encoder", {"encoder/model.safetensors": spoil_weight()}),
-        ("--train_file heldout.txt", "train|label|text"),
-    ),
-    *list_cases(
         "predict",
         ("only classifier", "file"),
         ("only ./nowhere/model heldout.txt", "nowhere/model"),

@@ -62,8 +62,6 @@ COMMANDS = {
     "--student_steps 1 --num_hidden_layers 1",
     "build_datastore": f"{ENCODER} --train_file corpus.txt --output_dir out --max_length 32",
     "predict": "classifier heldout.txt --output_file labels.jsonl",
-    "probe": f"{ENCODER} --train_file task/train.jsonl --test_file task/test.jsonl --max_seq_length 16 --use_cpu "
-    "--output_dir out",
     "sentences": f"{ENCODER} --validation_file pairs/validation.jsonl --test_file pairs/test.jsonl --do_eval "
     "--do_predict --max_seq_length 16 --use_cpu --report_to none --output_dir out",
     "advise": f"{ENCODER} --corpus corpus.txt --task task --general heldout.txt --max_seq_length 16 --output_dir out",

@@ -1,7 +1,5 @@
 """The steps that a plan needs."""
 
-from dataclasses import replace
-
 import pytest
 from pretended_runs import METHODS, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
@@ -205,7 +203,7 @@ def test_frozen_encoders_are_probed_once(content, tmp_path):
     assert sorted(step.name for step in steps) == sorted(f"{name}-frozen" for name in names)
     by_name = {step.name: step for step in steps}
     probe = by_name["dapt-animals-pretrained2-frozen"]
-    assert (probe.command, probe.seed, probe.pretraining_seed) == ("probe", None, 2)
+    assert (probe.command, probe.seed, probe.pretraining_seed) == ("classification", None, 2)
     assert probe.flags == {
         "model_name_or_path": "{root}/steps/dapt-pets-pretrained2",
         "train_file": "animals/train.jsonl",
@@ -214,6 +212,8 @@ def test_frozen_encoders_are_probed_once(content, tmp_path):
         "max_seq_length": 32,
         "max_predict_samples": 9,
         "use_cpu": True,
+        "report_to": "none",
+        "frozen": True,
     }
 
 
@@ -258,8 +258,6 @@ def test_every_fine_tuning_evaluates(content, tmp_path):
 def test_report_of_a_probe_tests_without_seeds(content, tmp_path):
     def run(step, plan, folder):
         pretend(step, plan, folder)
-        if step.command == "probe":
-            pretend(replace(step, command=plan.tasks[step.task].kind), plan, folder)
 
     content |= {"evaluation": "probe", "methods": {"no_adaptation": None, "dapt": None}}
     run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=run)
@@ -288,7 +286,7 @@ def test_flags_that_a_probe_would_drop_are_refused(content, tmp_path):
     content |= {"evaluation": "probe", "methods": {"top": {"recipe": "dapt", "fine_tuning": {"train_top_layers": 3}}}}
     with pytest.raises(ValueError, match="fine_tuning: train_top_layers must be left out in a row with evaluation: pr"):
         load_plan(write_plan(content, tmp_path))
-    content["methods"]["top"]["fine_tuning"] = {"max_seq_length": 32, "class_weights": "none"}
+    content["methods"]["top"]["fine_tuning"] = {"max_seq_length": 32, "max_train_samples": 9}
     assert load_plan(write_plan(content, tmp_path))
 
 

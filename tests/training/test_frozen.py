@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoModel, AutoTokenizer
 
-from hf_domain.examples import run_probe
+from hf_domain.examples import run_classification, run_ner
 from hf_domain.tasks.classification import decode_logits
 from hf_domain.tasks.outputs import VALIDATED, read_labels, read_tags
 from hf_domain.tasks.token_classification import prepare_for_words
@@ -112,10 +112,10 @@ def run(monkeypatch, folder, rows, **options):
         write_jsonl(folder / f"{split}.jsonl", [row | {"id": f"{split}{n}"} for n, row in enumerate(rows)])
     arguments = {"model_name_or_path": "encoder", "train_file": "train.jsonl", "test_file": "test.jsonl"}
     arguments |= {"output_dir": "output", **options}
-    argv = ["run_probe.py", *(part for name, value in arguments.items() for part in (f"--{name}", value))]
+    argv = ["run.py", "--frozen", "--use_cpu", *(part for n, value in arguments.items() for part in (f"--{n}", value))]
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.argv", argv)
-    run_probe.main()
+    (run_ner if "tokens" in rows[0] else run_classification).main()
     return json.loads((folder / arguments["output_dir"] / "all_results.json").read_text())
 
 

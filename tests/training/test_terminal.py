@@ -181,7 +181,7 @@ def test_next_command_reads_the_texts_as_the_run_did():
 def test_commands_that_do_not_train_are_quiet(call, tmp_path):
     """Their last lines name the folder and the next command; no report of weights, no bar of loading or saving."""
     files = ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--test_file", "test.jsonl"]
-    probe = [*ENCODER, *files, "--text_column_names", "words", "--use_cpu", "--output_dir", "probed"]
+    probe = ["--frozen", *ENCODER, *files, "--text_column_names", "words", "--use_cpu", "--output_dir", "probed"]
     expansion = [*ENCODER, "--train_file", "corpus.txt", "--min_frequency", "2", "--output_dir", "words"]
     write_pairs(tmp_path / "pairs")
     pairs = ["--test_file", "pairs/test.jsonl", "--use_cpu", "--max_seq_length", "16", "--do_predict"]
@@ -189,7 +189,7 @@ def test_commands_that_do_not_train_are_quiet(call, tmp_path):
     tuning, training = shlex.join(["classification", *ENCODER, *files]), "mlm --model_name_or_path words --train_file"
     scored = [*ENCODER, *pairs, "--output_dir", "scored"]
     for command, arguments, what, following in (
-        ("probe", probe, "Scores and predictions: probed", f"{tuning} --text_column_names words --do_train --do_eval"),
+        ("classification", probe, "Scores and predictions: probed", f"{tuning} --text_column_names words --do_train"),
         ("sentences", scored, "Scores and predictions", "sentences --model_name_or_path encoder --test_file"),
         ("sentences", [*ENCODER, *trained, "--output_dir", "texts"], "Model and card", "export --model_name_or_path"),
         ("expand_vocab", expansion, "Model and tokenizer: words", f"{training} corpus.txt"),
@@ -200,7 +200,7 @@ def test_commands_that_do_not_train_are_quiet(call, tmp_path):
         assert len(lines) <= 12, lines
         assert lines[-2].startswith(what) and lines[-2].endswith(f": {arguments[-1]}"), lines
         assert lines[-1].startswith(f"Next: hf-domain {following}"), lines
-        if command == "probe":
+        if arguments is probe:
             assert re.match(r"Test, 24 examples: accuracy [\d.]+, .*macro F1", lines[-3]), lines
 
 

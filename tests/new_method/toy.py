@@ -1,9 +1,8 @@
-"""What the toy method adds: its builder and its row to the methods, and a row to those of a comparison."""
+"""The toy method: its builder, and its row in the table of methods."""
 
 from typing import Any
 
-from hf_domain.comparison.rows import Recipe
-from hf_domain.methods import Method
+from hf_domain.methods import Method, register_method
 
 
 def build_toy(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[str, Any]) -> Any:
@@ -13,8 +12,9 @@ def build_toy(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[s
     return ToyForMaskedLM.from_backbone(model, **options)
 
 
-METHODS = {
-    "toy": Method(
+register_method(
+    "toy",
+    Method(
         title="Toy",
         paper="Nobody et al. 2026, <https://example.org>",
         summary="{base_model} with scaled states, trained further with masked language modeling on text of its domain.",
@@ -23,8 +23,4 @@ METHODS = {
         build=build_toy,
         pretraining={"learning_rate": 1e-3},
     ),
-}
-
-RECIPES = {
-    "toy": Recipe("Toy", method="toy", card="toy"),
-}
+)
