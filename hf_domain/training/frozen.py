@@ -226,6 +226,8 @@ def run_frozen(
         )
     files = {split: getattr(data_args, f"{split}_file") for split in SPLITS}
     check_held_out(files["train"], {f"{split}_file": file for split, file in files.items() if split != "train"})
+    output_dir, command = str(training_args.output_dir), "ner" if probe is probe_words else "classification"
+    following = suggest_task(command, (model_args, data_args), f"{output_dir}-fine-tuned")
     task = kind(data_args)
     splits = task.read(
         DatasetDict({split: load_files(file) for split, file in files.items() if file}),
@@ -239,15 +241,12 @@ def run_frozen(
         model_args.model_name_or_path, length, training_args.use_cpu, model_args.trust_remote_code
     )
     options = {"max_seq_length": length, "batch_size": training_args.per_device_eval_batch_size}
-    output_dir = str(training_args.output_dir)
     metrics: dict[str, Any] = {f"{name}_samples": len(splits[split]) for split, name in SAMPLES if split in splits}
     for prefix, file, text, scores in probe(task, splits, model=model, tokenizer=tokenizer, **options):
         write_text(Path(output_dir, file), text)
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
     write_json(Path(output_dir, METRICS), metrics)
     log_scores(metrics)
-    command, folder = "ner" if probe is probe_words else "classification", f"{output_dir}-fine-tuned"
-    following = suggest_task(command, (model_args, data_args), folder)
     log_place("Scores and predictions", output_dir, following)
 
 
