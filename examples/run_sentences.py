@@ -114,7 +114,7 @@ def run(args, training_args):
     if training_args.do_train:
         log_end(training_args, None, suggest_export(str(folder), "encoder"))
     else:
-        log_place("Scores and predictions", str(folder), suggest_task("sentences", args, f"{folder}-trained"))
+        log_place("Scores and predictions", str(folder), suggest_task("sentences", [args], f"{folder}-trained"))
 
 
 def load_task(args, training_args):
