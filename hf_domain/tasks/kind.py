@@ -23,7 +23,9 @@ class DataArguments:
     data_license: str | None = field(
         default=None, metadata={"help": "License of the data for the card, as the Hub spells it: cc-by-4.0."}
     )
-    train_file: str | None = field(default=None, metadata={"help": "Training data: .jsonl, .json, .csv or .parquet."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "Training data: .jsonl .json .csv .tsv (.gz) .parquet."}
+    )
     validation_file: str | None = field(default=None, metadata={"help": "Validation data, in the same formats."})
     test_file: str | None = field(default=None, metadata={"help": "Test data, in the same formats."})
     max_train_samples: int | None = field(
@@ -48,8 +50,9 @@ class DataArguments:
 class TaskKind:
     """What a kind of task reads, predicts and scores.
 
-    An object belongs to one run. A fine-tuning calls `read`, `check`, `use`, `tokenize`, `learn`, `score`, `finish`,
-    `decode` and `list_files` in this order; `predict` calls `prepare`, `use`, `tokenize` and `decode`.
+    An object belongs to one run. A fine-tuning calls `read`, `check`, `use`, `tokenize`, `check_examples`, `learn`,
+    `score`, `finish`, `decode` and `list_files` in this order, and before them `follow` if there are no training data.
+    `predict` calls `use`, `prepare`, `tokenize`, `check_examples` and `decode`.
     """
 
     name: ClassVar[str]
