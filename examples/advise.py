@@ -15,6 +15,7 @@ import datasets
 import transformers
 
 from hf_domain.advice import advise
+from hf_domain.safe_io import remove_unfinished
 from hf_domain.training.arguments import parse_arguments
 
 
@@ -39,6 +40,7 @@ ARGUMENTS = (Arguments,)
 def main() -> None:
     (args,) = parse_arguments(*ARGUMENTS, description=__doc__)
     folder = Path(args.output_dir)
+    remove_unfinished(folder)  # of a killed command, which leaves nothing else: the plan is its only file
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"--output_dir must be new or empty, but {folder} is not. Name another.")
     transformers.utils.logging.disable_progress_bar()

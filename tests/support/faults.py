@@ -190,7 +190,7 @@ def pretend_slow_parts(script):
 
     def pretend(step, plan, folder):
         pretended_runs.pretend(step, plan, folder)
-        if step.kind == "pretraining":  # a model that can be published
+        if step.kind in ("pretraining", "fine_tuning"):  # a model that can be published
             shutil.copytree(plan.folder / plan.encoder, folder, dirs_exist_ok=True)
 
     pretended_runs.runner.digest_vocabulary = lambda encoder: "usual"
