@@ -234,6 +234,11 @@ def test_statistics_of_counted_tokens_are_those_of_a_batch_of_them(num_counted):
     torch.testing.assert_close(network.normalize_counted(states, counted)[counted], expected)
     for name, statistics in alone.named_buffers():
         torch.testing.assert_close(network.get_buffer(name), statistics)
+    whole = network(states[counted], use_batch_statistics=True)
+    assert network.num_batches_tracked == alone.num_batches_tracked + (num_counted > 1)
+    means = network.perceptron(states[counted])
+    if num_counted > 1:
+        torch.testing.assert_close(whole, network.scale * alone.normalize_alone(means))
 
 
 def test_sampled_tokens_estimate_the_whole():
