@@ -22,7 +22,6 @@ from pathlib import Path
 from transformers import TrainingArguments
 
 from hf_domain.environment import describe_environment
-from hf_domain.methods.adalm.orders import describe_strategy, restart_step
 from hf_domain.safe_io import lock_folder, write_json
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.distillation import (
@@ -33,6 +32,7 @@ from hf_domain.training.distillation import (
     plan_steps,
     run_strategy_step,
 )
+from hf_domain.training.orders import describe_strategy, restart_step
 from hf_domain.training.run import start_run
 from hf_domain.training.terminal import suggest_command
 

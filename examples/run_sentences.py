@@ -25,21 +25,12 @@ from hf_domain.data.files import check_held_out, load_files
 from hf_domain.safe_io import read_json, write_json, write_text
 from hf_domain.tasks.outputs import LABELS, format_labels, list_predicted
 from hf_domain.tasks.retrieval import JUDGED, load_texts, read_queries
-from hf_domain.tasks.sentences import (
-    RetrievalTask,
-    SimilarityTask,
-    check_scores,
-    explain_missing,
-    load_encoder,
-    make_trainer,
-    name_texts,
-    set_best_metric,
-    write_card,
-)
+from hf_domain.tasks.sentences import RetrievalTask, SimilarityTask, check_scores, explain_missing
 from hf_domain.training.arguments import FineTunerArguments, check_work, parse_arguments
 from hf_domain.training.run import run_training, start_run, stop_early
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folder import run_in_folder
+from hf_domain.training.sentences import load_encoder, make_trainer, name_texts, set_best_metric, write_card
 from hf_domain.training.task_trainer import limit_splits, locate_example
 from hf_domain.training.terminal import log_end, log_place, log_scores, suggest_export, suggest_task
 

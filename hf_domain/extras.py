@@ -1,5 +1,6 @@
-"""Name what an optional package is for, and how to install it, where it is missing."""
+"""Name this package, what an optional package is for, and how to install it where it is missing."""
 
+from importlib.metadata import PackageNotFoundError, metadata
 from importlib.util import find_spec
 
 # Package as Python imports it -> its name on an index, and our extra.
@@ -42,3 +43,12 @@ def require(purpose: str, *packages: str) -> None:
     """
     if (message := explain_missing(purpose, *packages)) is not None:
         raise ModuleNotFoundError(message)
+
+
+def name_package() -> str:
+    """Return the name of this package, as a link if its metadata have a URL. No package index has it."""
+    try:
+        urls = metadata("hf-domain").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        urls = []
+    return f"[hf-domain]({urls[0].rpartition(' ')[2]})" if urls else "hf-domain"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatch
 from functools import cache
-from importlib.metadata import PackageNotFoundError, metadata
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -244,15 +243,6 @@ def retry_on_the_hub(push: Callable[[], str], repo_id: str) -> str:
                 ) from error
             time.sleep(wait)
     raise AssertionError("the last attempt must return or raise")
-
-
-def name_package() -> str:
-    """Return the name of this package, as a link if its metadata have a URL. No package index has it."""
-    try:
-        urls = metadata("hf-domain").get_all("Project-URL") or []
-    except PackageNotFoundError:
-        urls = []
-    return f"[hf-domain]({urls[0].rpartition(' ')[2]})" if urls else "hf-domain"
 
 
 @cache

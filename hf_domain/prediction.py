@@ -25,7 +25,6 @@ from hf_domain.data.columns import find_text_columns, list_text_columns
 from hf_domain.data.files import load_table, open_saved
 from hf_domain.data.tables import Rows, Splits, has_splits
 from hf_domain.methods import PLAIN
-from hf_domain.methods.gmap.reader import load_memory_reader
 from hf_domain.methods.rada.passages import (
     PassageArguments,
     append_passages,
@@ -40,6 +39,7 @@ from hf_domain.tasks.ensembles import ADDED, join_predictions
 from hf_domain.tasks.vote import NEW, NearestVote, join_columns, load_labeled
 from hf_domain.training.arguments import check_model
 from hf_domain.training.calls import name_arguments
+from hf_domain.training.memory_reader import load_memory_reader
 from hf_domain.training.task_trainer import map_splits
 from hf_domain.training.terminal import show_bars
 

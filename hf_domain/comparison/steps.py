@@ -18,10 +18,10 @@ from hf_domain.comparison.plan import Plan
 from hf_domain.data.files import SPLITS, find_files
 from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
-from hf_domain.methods.overrides import parse_overrides
 from hf_domain.safe_io import fingerprint_files
 from hf_domain.tasks.files import SENTENCES, VALUES, Task, find_label_column, read_rows
 from hf_domain.tasks.retrieval import CORPUS, QUERIES
+from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.run_folder import CHECKPOINT_FILES
 
 # In the flags of a step, the folder of the comparison: a result is the same in another folder.

@@ -29,7 +29,7 @@ from hf_domain.datastore.manifest import (
 from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text
 from hf_domain.datastore.store import Datastore
 from hf_domain.datastore.verification import check_inside, check_rows, load_tokenizer
-from hf_domain.hub import name_package
+from hf_domain.extras import name_package
 from hf_domain.safe_io import read_json, write_json
 
 BATCH_ROWS, GROUP_ROWS = 256, 10_000

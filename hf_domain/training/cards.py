@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerBase, Trainer
 
 from hf_domain.data.files import find_files
 from hf_domain.environment import describe_environment
-from hf_domain.hub import check_license, has_own_code, is_hub_id, list_licenses, name_package, read_config
+from hf_domain.extras import name_package
+from hf_domain.hub import check_license, has_own_code, is_hub_id, list_licenses, read_config
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files, read_json, write_text
 from hf_domain.tasks.baseline import describe_unlearned

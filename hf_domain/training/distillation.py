@@ -23,7 +23,13 @@ from hf_domain.data.corpora import check_batch
 from hf_domain.data.files import check_held_out, find_files, load_files
 from hf_domain.methods.adalm.losses import DistillationConfig
 from hf_domain.methods.adalm.model import DistillationModel
-from hf_domain.methods.adalm.orders import (
+from hf_domain.methods.adalm.students import check_pair, check_same_vocabulary, make_student, pick_layers
+from hf_domain.methods.new_embeddings import apply_delta, check_not_expanded
+from hf_domain.safe_io import fingerprint_files, read_json, write_folder
+from hf_domain.tokenization import VocabularyDelta
+from hf_domain.training.arguments import ModelArguments
+from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.orders import (
     Strategy,
     StrategyStep,
     begin_step,
@@ -31,12 +37,6 @@ from hf_domain.methods.adalm.orders import (
     finish_step,
     make_plan,
 )
-from hf_domain.methods.adalm.students import check_pair, check_same_vocabulary, make_student, pick_layers
-from hf_domain.methods.new_embeddings import apply_delta, check_not_expanded
-from hf_domain.safe_io import fingerprint_files, read_json, write_folder
-from hf_domain.tokenization import VocabularyDelta
-from hf_domain.training.arguments import ModelArguments
-from hf_domain.training.callbacks import log_auxiliary_losses
 from hf_domain.training.pretraining import (
     CorpusArguments,
     MaskedLMTrainer,

@@ -9,7 +9,6 @@ from datasets import DatasetDict
 from transformers import AutoConfig
 
 from hf_domain.checks import check_predictions
-from hf_domain.methods.gmap.reader import load_memory_reader
 from hf_domain.methods.rada.passages import (
     PassageArguments,
     append_passages,
@@ -27,6 +26,7 @@ from hf_domain.training.arguments import (
 )
 from hf_domain.training.frozen import run_frozen
 from hf_domain.training.learning_rate import fine_tune_in_folder
+from hf_domain.training.memory_reader import load_memory_reader
 from hf_domain.training.run import (
     finish_run,
     load_tokenizer,

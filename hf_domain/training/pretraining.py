@@ -36,7 +36,6 @@ from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
 from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
 from hf_domain.methods.frozen_weights import hold_frozen_weights
-from hf_domain.methods.method_rate import choose_method_rate
 from hf_domain.methods.new_embeddings import (
     NewRowsFirst,
     RowDistances,
@@ -44,12 +43,13 @@ from hf_domain.methods.new_embeddings import (
     grow_tables,
     join_added_tokens,
 )
-from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.methods.stock_models import autocast_as_trained, match_tokenizer
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
+from hf_domain.training.method_rate import choose_method_rate
+from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.run import finish_run, limit_length, load_tokenizer, run_training, save_metrics
 from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights, show_progress

@@ -28,7 +28,6 @@ from transformers.trainer_utils import IntervalStrategy, PredictionOutput, SaveS
 from hf_domain.checks import NonFiniteStop, check_metrics, check_predictions
 from hf_domain.data.corpora import check_length
 from hf_domain.hub import check_memory_reference, commit_files, is_hub_id, retry_on_the_hub
-from hf_domain.methods.method_rate import use_method_rate
 from hf_domain.methods.rada.passages import count_positions
 from hf_domain.safe_io import UNFINISHED, begin_writing, end_writing, read_json, write_text
 from hf_domain.tasks.baseline import BETTER, warn_if_unlearned
@@ -36,6 +35,7 @@ from hf_domain.training.arguments import FineTuningArguments, ModelArguments
 from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.cards import make_run_card
 from hf_domain.training.exporting import export_trained
+from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_files import START_RESULTS, STATE
 from hf_domain.training.run_folder import MADE, drop_checkpoint
 from hf_domain.training.sharding import prepare_sharding

@@ -18,9 +18,7 @@ from hf_domain.data.corpora import measure_unknown, warn_of_unknown
 from hf_domain.data.files import check_held_out, load_files, load_named, locate_row
 from hf_domain.export import check_exportable
 from hf_domain.methods import METHODS
-from hf_domain.methods.method_rate import choose_method_rate
 from hf_domain.methods.new_embeddings import grow_tables, join_added_tokens
-from hf_domain.methods.overrides import load_config
 from hf_domain.methods.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
 from hf_domain.methods.stock_models import match_tokenizer, normalize_stock_loss
 from hf_domain.modeling.backbone import get_native_config, train_top_layers
@@ -29,6 +27,8 @@ from hf_domain.tasks.heads import choose_start, list_head_weights, start_head
 from hf_domain.tasks.kind import DataArguments
 from hf_domain.tasks.vote import NearestVote
 from hf_domain.training.arguments import FineTuningArguments, ModelArguments, check_work
+from hf_domain.training.method_rate import choose_method_rate
+from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.run import limit_length
 from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights

@@ -775,7 +775,7 @@ PLANS = [
 # ------------------------------------------------------------------------------------------------ Python
 
 
-PLACES = "averaging data.corpora data.files data.masking datastore methods.overrides methods.adalm.orders "
+PLACES = "averaging data.corpora data.files data.masking datastore training.overrides training.orders "
 PLACES = (PLACES + "methods.adalm.students tokenization").split()
 
 

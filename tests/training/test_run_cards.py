@@ -13,7 +13,8 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 
 from hf_domain.examples import run_classification, run_distill, run_mlm, run_ner, run_qa
-from hf_domain.hub import check_license, list_licenses, name_package
+from hf_domain.extras import name_package
+from hf_domain.hub import check_license, list_licenses
 from hf_domain.training.calls import describe_command
 from hf_domain.training.cards import find_origin
 
@@ -95,7 +96,7 @@ def test_package_has_no_invented_address(monkeypatch):
     assert "pypi.org" not in "".join(text.read_text() for text in (files("hf_domain") / "model_card.md",))
     own = Message()
     own["Project-URL"] = "Repository, https://example.org/hf-domain"
-    monkeypatch.setattr("hf_domain.hub.metadata", lambda name: own)
+    monkeypatch.setattr("hf_domain.extras.metadata", lambda name: own)
     assert name_package() == "[hf-domain](https://example.org/hf-domain)"
 
 

@@ -13,7 +13,6 @@ from transformers import AutoTokenizer, BertTokenizer, Trainer, TrainerControl, 
 
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
-from hf_domain.methods.overrides import parse_overrides
 from hf_domain.methods.stock_models import (
     autocast_as_trained,
     decode_labeled_rows_only,
@@ -27,6 +26,7 @@ from hf_domain.training.callbacks import (
     StepTimer,
     log_auxiliary_losses,
 )
+from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.pretraining import MaskedLMTrainer, evaluate_general
 
 

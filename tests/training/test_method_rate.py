@@ -7,7 +7,7 @@ from method_models import make_exbert, make_gmap, make_rada, make_varmae
 from tiny_models import make_batch, make_masked_lm
 from transformers import Trainer, TrainingArguments
 
-from hf_domain.methods.method_rate import choose_method_rate, list_added_weights, use_method_rate
+from hf_domain.training.method_rate import choose_method_rate, list_added_weights, use_method_rate
 
 ADDED = {
     "rada": (make_rada, {"passage_encoder": "frozen"}, "model.interface."),

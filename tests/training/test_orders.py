@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_models import make_masked_lm
 
-from hf_domain.methods.adalm.orders import (
+from hf_domain.training.orders import (
     begin_step,
     describe_strategy,
     fingerprint_checkpoint,
