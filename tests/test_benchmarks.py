@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from script_runs import save_tiny_bert
+from script_runs import save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 
 ROOT = Path(__file__).parent.parent
 # What each takes beside its output; `{name}` is made below.
 ARGUMENTS = {
+    "convergence": "--model_name_or_path {encoder} --tasks {task} --max_train_samples 12 --max_seq_length 16",
     "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --passages 40 "
     "--queries 8",
     "decisions": "--trials 3",
@@ -40,6 +41,11 @@ def paths(tmp_path):
     for name in ("corpus", "heldout"):
         with gzip.open(paths[name], "wt") as file:
             file.write("\n".join(f"{name} {number} {text}" for number, text in enumerate(SENTENCES * 20)) + "\n")
+    paths["task"] = tmp_path / "task"
+    paths["task"].mkdir()
+    for split in ("train", "validation", "test"):
+        rows = [{"text": f"{text} {split}", "label": "ab"[number % 2]} for number, text in enumerate(SENTENCES * 3)]
+        write_jsonl(paths["task"] / f"{split}.jsonl", rows)
     return paths
 
 
