@@ -209,6 +209,8 @@ def test_a_tokenizer_and_its_model_agree(tmp_path, caplog):
     assert "so that 1 entries with capitals are never used" in caplog.text
     caplog.clear()
     match_tokenizer(BertTokenizer(vocab=capitals.get_vocab(), do_lower_case=False), model)
+    few = [*capitals.get_vocab(), *(f"word{number}" for number in range(100))]  # one entry of 106
+    match_tokenizer(BertTokenizer(vocab={word: i for i, word in enumerate(few)}), model)
     tokenizer = make_bert_tokenizer()
     match_tokenizer(tokenizer, model)
     assert not caplog.text and "token_type_ids" in tokenizer("a", "b")
