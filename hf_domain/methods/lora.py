@@ -43,8 +43,8 @@ class LowRankLinear(Linear):
             return super().forward(x, *args, **kwargs)
         rows = x.reshape(-1, x.shape[-1])
         change = self.lora_A[name](self.lora_dropout[name](rows))
-        base, up = self.base_layer, self.lora_B[name].weight
-        output = base(rows).addmm(change, torch.t(up), alpha=self.scaling[name])
+        up: Any = self.lora_B[name]
+        output = self.base_layer(rows).addmm(change, up.weight.t(), alpha=self.scaling[name])
         return output.view(*x.shape[:-1], -1)
 
 

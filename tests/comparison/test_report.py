@@ -40,6 +40,22 @@ def test_report_says_what_the_results_say(plan, tmp_path):
     assert list((tmp_path / "output").rglob("dapt-pets-????????/*.safetensors"))
 
 
+def test_a_section_is_a_function_and_a_line(plan, tmp_path, monkeypatch):
+    """A toy: the best run of each row."""
+
+    def make_best_table(found):
+        runs = pd.DataFrame([{"row": row, "score": result.score} for (row, _, _), result in found.runs.items()])
+        return runs.groupby("row").max()
+
+    monkeypatch.setattr(report, "SECTIONS", [*report.SECTIONS, report.Section("Best runs", make_best_table, "A toy.")])
+    results = run_comparison(plan, tmp_path / "output", execute=pretend)
+    write_report(tmp_path / "output")
+    best = max(each.score for each in results if each.step.name.startswith("dapt-") and each.score is not None)
+    for file in ("report.md", "report.html"):
+        text = (tmp_path / "output" / file).read_text().partition("Best runs")[2]
+        assert f"{best:.1f}" in text and "A toy." in text, file
+
+
 def test_a_vote_is_paired_with_the_models_it_is_added_to(content, tmp_path):
     """The seeds of a row with a vote are those of the row without: not so those of rows with models of their own."""
     pytest.importorskip("tantivy")
