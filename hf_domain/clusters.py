@@ -32,6 +32,19 @@ LOOPBACK = "127.0.0.1:0"
 TASKS_PER_WORKER = 2  # one runs, one waits; bounds the memory for a corpus of any size
 
 
+def read_address(dask_scheduler: str) -> str:
+    """Return the address of a scheduler, which a file may hold; raise a ValueError if it does not."""
+    if ":" in dask_scheduler and not Path(dask_scheduler).is_file():
+        return dask_scheduler
+    try:
+        return json.loads(Path(dask_scheduler).read_text(encoding="utf-8"))["address"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            "--dask_scheduler must be the address of a scheduler, such as tcp://host:8786, or the file that "
+            f"`dask scheduler --scheduler-file` writes, but is {dask_scheduler}"
+        ) from None
+
+
 @contextmanager
 def open_client(dask_scheduler: str) -> Iterator["Client"]:
     """Open a client of a cluster.
@@ -47,15 +60,7 @@ def open_client(dask_scheduler: str) -> Iterator["Client"]:
     require("work on a cluster", "distributed")
     from distributed import Client
 
-    address = dask_scheduler
-    if ":" not in dask_scheduler or Path(dask_scheduler).is_file():
-        try:
-            address = json.loads(Path(dask_scheduler).read_text(encoding="utf-8"))["address"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise ValueError(
-                "--dask_scheduler must be the address of a scheduler, such as tcp://host:8786, or the file that "
-                f"`dask scheduler --scheduler-file` writes, but is {dask_scheduler}"
-            ) from None
+    address = read_address(dask_scheduler)
     try:
         client = Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError) as error:

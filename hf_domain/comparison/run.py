@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer
 
 from hf_domain import cli
-from hf_domain.clusters import open_client
+from hf_domain.clusters import open_client, read_address
 from hf_domain.comparison.checks import check_encoders, check_step_flags
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import (
@@ -121,6 +121,8 @@ def run_comparison(
     """
     if num_processes < 1:
         raise ValueError(f"num_processes must be at least 1, but is {num_processes}")
+    if dask_scheduler is not None:
+        read_address(dask_scheduler)  # before anything is written
     # The workers of a cluster have other working folders.
     plan = replace(plan, path=plan.folder.resolve() / plan.path.name)
     output_dir = output_dir.resolve()
