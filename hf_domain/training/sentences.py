@@ -1,16 +1,32 @@
 """Train sentence embeddings with the trainer of sentence-transformers, which is imported when a function is called."""
 
+import json
+import time
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from transformers import TrainingArguments
 
 from hf_domain.checks import check_weights
+from hf_domain.data.columns import check_columns, find_split_columns
 from hf_domain.data.corpora import check_length
-from hf_domain.tasks.retrieval import JUDGED, find_texts
-from hf_domain.tasks.sentences import SentenceTask, rename_metrics
+from hf_domain.data.files import check_held_out, load_files
+from hf_domain.safe_io import read_json, write_json, write_text
+from hf_domain.tasks.outputs import LABELS, format_labels, list_predicted
+from hf_domain.tasks.retrieval import JUDGED, find_texts, load_texts, read_queries
+from hf_domain.tasks.sentences import (
+    RetrievalTask,
+    SentenceTask,
+    SimilarityTask,
+    check_scores,
+    explain_missing,
+    rename_metrics,
+)
+from hf_domain.training.arguments import FineTunerArguments, check_work
 from hf_domain.training.cards import (
     SPLIT_NAMES,
     describe_data_license,
@@ -20,11 +36,46 @@ from hf_domain.training.cards import (
     tabulate_scores,
     write_command_card,
 )
-from hf_domain.training.task_trainer import choose_learning_rate
-from hf_domain.training.terminal import hide_load_report
+from hf_domain.training.run import run_training, stop_early
+from hf_domain.training.run_files import METRICS
+from hf_domain.training.task_trainer import choose_learning_rate, limit_splits, locate_example
+from hf_domain.training.terminal import (
+    hide_load_report,
+    log_end,
+    log_place,
+    log_scores,
+    suggest_export,
+    suggest_task,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+
+
+@dataclass
+class SentenceArguments:
+    """The encoder and the data of sentence embeddings."""
+
+    model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
+    train_file: str | None = field(default=None, metadata={"help": "Training data: pairs, or a table of BEIR (.tsv)."})
+    validation_file: str | None = field(default=None, metadata={"help": "Validation data."})
+    test_file: str | None = field(default=None, metadata={"help": "Test data."})
+    corpus_file: str | None = field(default=None, metadata={"help": "Passages. Default: corpus.jsonl of the table."})
+    queries_file: str | None = field(default=None, metadata={"help": "Queries. Default: queries.jsonl of the table."})
+    text_column_names: str | None = field(
+        default=None, metadata={"help": "Columns of a pair, as first,second. Default: as in run_classification.py."}
+    )
+    label_column_name: str = field(default="score", metadata={"help": "Column of scores of pairs."})
+    max_seq_length: int = field(default=128, metadata={"help": "Maximum number of tokens of a text."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first N training examples."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "The same for validation."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "The same for test."})
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after this many evaluations without a better score; keep the best."}
+    )
+    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace the content of output_dir."})
+    verbose: bool = field(default=False, metadata={"help": "Show all arguments and messages of libraries."})
+    trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
 
 
 def name_texts(args: Any, training_args: TrainingArguments) -> tuple[Any, TrainingArguments]:
@@ -147,3 +198,72 @@ def write_card(trainer: "SentenceTransformerTrainer", args: Any, task: SentenceT
         example="This is a text.",
         trains_on=describe_data_license(),
     )
+
+
+# ----------------------------------------------------------------------------------------------------------- command
+
+
+def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) -> None:
+    """Train an encoder and score it, as the flags say; write its scores, predictions and card.
+
+    Raises:
+        ValueError: The data or an option cannot be used.
+    """
+    check_work(training_args, "do_train", "do_eval", "do_predict")
+    if training_args.push_to_hub:
+        raise ValueError(
+            "--push_to_hub must be left out here: sentence-transformers publishes its folders. Run "
+            f"SentenceTransformer({training_args.output_dir!r}).push_to_hub(...) after training."
+        )
+    if (missing := explain_missing()) is not None:
+        raise ModuleNotFoundError(missing)
+    task, splits = load_task(args, training_args)
+    set_best_metric(training_args, task.deciding)
+    options = {"device": training_args.device, "trust_remote_code": args.trust_remote_code}
+    model = load_encoder(args.model_name_or_path, args.max_seq_length, **options)
+    batch_size, folder = training_args.per_device_eval_batch_size, Path(str(training_args.output_dir))
+    metrics: dict[str, Any] = {}
+    if training_args.do_train:
+        pairs = task.make_pairs(splits["train"])
+        evaluator = task.make_evaluator(splits["validation"], batch_size) if training_args.do_eval else None
+        trainer = make_trainer(model, training_args, pairs, evaluator)
+        if args.early_stopping_patience is not None:
+            stop_early(trainer, task.deciding, args.early_stopping_patience)
+        run_training(trainer)
+        metrics = read_json(folder / METRICS)
+    for split, prefix, file in list_predicted(splits, LABELS):
+        started = time.perf_counter()
+        scores, predictions = task.score(model, splits[split], batch_size)
+        metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
+        metrics |= {f"{prefix}_runtime": time.perf_counter() - started, f"{prefix}_samples": len(predictions)}
+        write_text(folder / file, format_labels(map(json.dumps, predictions)))
+    write_json(folder / METRICS, metrics)
+    if training_args.do_train:
+        write_card(trainer, args, task, metrics)
+    log_scores(metrics)
+    if training_args.do_train:
+        log_end(training_args, None, suggest_export(str(folder), "encoder"))
+    else:
+        log_place("Scores and predictions", str(folder), suggest_task("sentences", [args], f"{folder}-trained"))
+
+
+def load_task(args: Any, training_args: FineTunerArguments) -> tuple[Any, DatasetDict]:
+    """Return the task that the files hold, and its splits."""
+    wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    files = {split: getattr(args, f"{split}_file") for split, is_wanted in wanted.items() if is_wanted}
+    if lacking := [split for split, file in files.items() if not file]:
+        raise ValueError(f"the split {lacking[0]} must have a file. Give --{lacking[0]}_file.")
+    check_held_out(files.get("train"), {f"{split}_file": file for split, file in files.items() if split != "train"})
+    if next(iter(files.values())).endswith(JUDGED):
+        corpus, queries = Path(args.corpus_file), Path(args.queries_file)
+        rows = {split: [row for _, row in read_queries(Path(file), corpus, queries)] for split, file in files.items()}
+        splits = DatasetDict({split: Dataset.from_list(each) for split, each in rows.items()})
+        return RetrievalTask(load_texts(corpus)), limit_splits(splits, args)
+    splits = DatasetDict({split: load_files(file) for split, file in files.items()})
+    check_columns(splits, [args.label_column_name], "--label_column_name")
+    locate = partial(locate_example, args)
+    check_scores(splits, args.label_column_name, locate)
+    columns = find_split_columns(splits, args.label_column_name, args.text_column_names, locate)
+    if len(columns) != 2:
+        raise ValueError(f"a similarity needs two columns of text, but the data have {', '.join(columns)}.")
+    return SimilarityTask(columns, args.label_column_name), limit_splits(splits, args)
