@@ -21,8 +21,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-demo: install  ## the main job on the data in the repository: 10 minutes on 2 cores
-	$(BIN)/python examples/quickstart.py
+demo: install  ## the main job on the data in the repository: 5 minutes on 2 cores
+	$(BIN)/python examples/quickstart.py --minutes 5
 
 test: install  ## hermetic and offline: about 5 minutes on 2 idle cores, twice that on busy ones
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD)

@@ -41,7 +41,7 @@ class Arguments:
     corpus: str | None = field(default=None, metadata={"help": "Domain text. Default: the texts of the task."})
     general: str | None = field(default=None, metadata={"help": "General text, to measure what encoders forget."})
     output_dir: str = field(default="quickstart", metadata={"help": "Folder for all output."})
-    minutes: float = field(default=5.0, metadata={"help": "Time that the plan is made for."})
+    minutes: float = field(default=10.0, metadata={"help": "Time that the plan is made for."})
     text_column_name: str | None = field(default=None, metadata={"help": "Column of texts of a table."})
     label_column_name: str = field(default="label", metadata={"help": "Column of labels of a table."})
     max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example of pre-training."})

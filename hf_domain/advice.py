@@ -49,11 +49,13 @@ STEPS, FEWER_STEPS, FEWEST_STEPS, BATCH, SEEDS, FEWEST_SEEDS = 1000, 700, 250, 1
 # such steps scored 58.0, and 700 whole ones 56.5.
 UPPER_HALF = 0.55
 # Early stopping ends a fine-tuning after this share of its steps, on the average of our runs.
-USED = 0.8
+USED = 0.85
+# Two steps at once, each on a core, do this share of the work of two alone: the cores share caches and memory.
+SHARED = 0.8
 # The longest text of a task in tokens that a plan reads, and with little time.
 MAX_TOKENS, FEW_TOKENS = 128, 64
 # Share of the time that fine-tuning may take, and seconds of a step beside its work: start, loading, saving.
-FINE_TUNING_SHARE, SECONDS_OF_START = 0.75, 4.0
+FINE_TUNING_SHARE, SECONDS_OF_START = 0.85, 4.0
 FEWEST_TOKENS = 20_000
 
 
@@ -388,8 +390,11 @@ def fit(facts: Facts, rows: list[Recommendation], limit: float) -> tuple[Effort,
         effort.is_half = True
         cuts.append("training of the lower half of the layers")
     lower("steps", FEWER_STEPS, 50)
+    dropped = list[str]()
     while is_too_long() and len(rows) > 3:
-        cuts.append(f"the row {rows.pop().name}")
+        dropped.append(rows.pop().name)
+    if dropped:
+        cuts.append(f"the rows {', '.join(reversed(dropped))}" if len(dropped) > 1 else f"the row {dropped[0]}")
     lower("seeds", FEWEST_SEEDS)
     lower("steps", FEWEST_STEPS, 50)
     if effort.seeds < SEEDS:
@@ -406,7 +411,8 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
         draft: A plan's encoder, corpora and tasks.
         seconds: The duration of the plan.
     """
-    rows, at_once = list_rows(facts, "general" in draft), count_workers()
+    rows, workers = list_rows(facts, "general" in draft), count_workers()
+    at_once = workers * (SHARED if workers > 1 and not torch.cuda.is_available() else 1.0)
     effort, cuts = fit(facts, rows, FINE_TUNING_SHARE * seconds * at_once)
     costs = {row.name: get_cost(facts, row) for row in rows}
     # Each pre-training has a step that measures its loss.

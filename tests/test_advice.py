@@ -96,7 +96,7 @@ def test_more_time_cuts_less_and_every_plan_fits():
         found = advise(minutes=minutes)
         assert found.seconds <= 1.15 * 60 * minutes, minutes
     text = str(short)
-    assert "Left out for the time: the row " in text and "of 5 seeds" in text
+    assert "Left out for the time: the row" in text and "of 5 seeds" in text
     assert short.plan["fine_tuning"]["train_top_layers"] == 2 and "train_top_layers" not in long.plan["fine_tuning"]
     lengths = [found.plan["tasks"]["mine"]["options"]["max_seq_length"] for found in (short, long)]
     assert lengths == [64, 80]

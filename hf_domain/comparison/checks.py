@@ -92,7 +92,9 @@ def _lacks_tokenizer(plan: Plan) -> bool:
 
 def _check_costs(plan: Plan) -> list[str]:
     problems = _check_budget(plan)
-    for name, seeds in (("seeds", plan.seeds), ("pretraining_seeds", plan.pretraining_seeds)):
+    lists = [("seeds", plan.seeds), ("pretraining_seeds", plan.pretraining_seeds)]
+    lists += [(f"seeds of {name}", row.seeds) for name, row in plan.methods.items() if row.seeds is not None]
+    for name, seeds in lists:
         if not seeds or len(set(seeds)) < len(seeds):
             problems.append(f"{name} must be different numbers, but are {seeds}. Correct the list.")
         problems += [problem.removeprefix("--") for seed in seeds for problem in find_wrong_values({"seed": seed})]

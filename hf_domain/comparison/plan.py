@@ -57,6 +57,8 @@ class Row:
     """Its share of the tokens if a list of budgets is given and it starts from another row; that row has the rest."""
     tasks: list[str] | None = None
     """The tasks that test it; default: all."""
+    seeds: list[int] | None = None
+    """Seeds of its fine-tuning; default: the plan's. A row without a pre-training of its own may have more."""
     control: str | None = None
     """The row of equal pre-training to compare it with; default: the recipe's, see `Plan.find_control`."""
     pretraining: dict[str, Any] = field(default_factory=dict)
@@ -119,6 +121,10 @@ class Plan:
     def get_recipe(self, row: str) -> Recipe:
         """Return the recipe of a row."""
         return RECIPES[self.methods[row].recipe]
+
+    def list_seeds(self, row: str) -> list[int]:
+        """List the seeds of a row's fine-tuning."""
+        return self.methods[row].seeds or self.seeds
 
     def list_starts(self, row: str) -> list[str]:
         """List a row and the rows that it starts from, the nearest first."""

@@ -189,11 +189,11 @@ def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
                 'corpus are joined by "-". Rename one.'
             )
 
-    seeds = [None] if plan.evaluation == "probe" else plan.seeds
     for row in plan.methods:
         tasks = [task for task in plan.tasks if row in plan.list_methods(task)]
         for step in chain(*(lister.make_encoder(row, task) for lister, task in product(listers, tasks))):
             add(step)
+        seeds = [None] if plan.evaluation == "probe" else plan.list_seeds(row)
         for lister, task, seed in product(listers, tasks, seeds):
             # Fewer training examples are tried at the largest budget: what both change is a plan for each pair of them.
             fractions = sorted(share for share in plan.train_fractions if share < 1)

@@ -232,7 +232,7 @@ def find_missing(plan: dict[str, Any], results: list[Result]) -> dict[str, list[
     pretrained = {step.method for step in steps if step.pretraining_seed is not None}
     missing = {}
     for row, options in plan["methods"].items():
-        seeds = 1 if plan["evaluation"] == "probe" else len(plan["seeds"])
+        seeds = 1 if plan["evaluation"] == "probe" else len(options.get("seeds") or plan["seeds"])
         seeds *= len(plan["pretraining_seeds"]) if row in pretrained else 1
         lacking = [
             task

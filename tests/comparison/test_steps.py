@@ -43,6 +43,19 @@ def test_steps_of_a_plan(content, tmp_path):
     assert {step.corpus for step in steps if step.kind == "held_out_loss"} == {"pets", "general"}
 
 
+def test_a_row_may_have_seeds_of_its_own(content, tmp_path):
+    """A row without a pre-training has as many runs as one with several."""
+    content |= {"methods": {"no_adaptation": {"seeds": [1, 2, 3, 4]}, "dapt": None}, "seeds": [1, 2]}
+    content["pretraining_seeds"] = [7, 8]
+    steps = name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
+    names = [step.name for step in steps if step.kind == "fine_tuning" and step.task == "animals"]
+    for row in ("no_adaptation", "dapt"):
+        assert sum(name.startswith(row) for name in names) == 4, names
+    content["methods"]["no_adaptation"]["seeds"] = [1, 1]
+    with pytest.raises(ValueError, match="seeds of no_adaptation must be different numbers"):
+        load_plan(write_plan(content, tmp_path))
+
+
 def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, tmp_path):
     shared, frozen = {"config_overrides": "selection=top1"}, {"config_overrides": "passage_encoder=frozen"}
     content["methods"] = {
