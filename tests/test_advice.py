@@ -110,10 +110,10 @@ def test_fine_tuning_is_estimated_by_its_tokens(monkeypatch):
     rows = list_rows(FACTS, False)[:2]
     mean = (20 + 40 + 60 + 80 + 128) / 5
     tested = 6 * 400 / 3
-    expected = 2 * 3 * (0.8 * 1000 * BATCH + tested) * mean * 2e-4
+    expected = 2 * 3 * (0.85 * 1000 * BATCH + tested) * mean * 2e-4
     assert Effort(seeds=3).estimate(FACTS, rows) == pytest.approx(expected)
     few = (20 + 40 + 60 + 64 + 64) / 5
-    expected = 2 * 3 * (0.55 * 0.8 * 1000 * BATCH + tested) * few * 2e-4
+    expected = 2 * 3 * (0.55 * 0.85 * 1000 * BATCH + tested) * few * 2e-4
     assert Effort(seeds=3, max_tokens=64, is_half=True).estimate(FACTS, rows) == pytest.approx(expected)
 
 
