@@ -105,8 +105,9 @@ def list_flags(command: str) -> list[dict[str, Any]]:
     """Return the flags of a command in the order of its script, and those of transformers behind them."""
     flags = read_flags()["commands"][command]["flags"]
     for flag in flags:
-        if flag["names"][0] == "--method" and "choices" in flag:  # other packages add some
-            flag["choices"] = [*(PRETRAINING_METHODS if command == "mlm" else TASK_METHODS)]
+        for methods in (PRETRAINING_METHODS, TASK_METHODS):  # other packages add some
+            if flag["names"][0] == "--method" and methods[0] in flag.get("choices", ()):
+                flag["choices"] = [*methods]
     return flags
 
 

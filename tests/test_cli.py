@@ -66,6 +66,14 @@ def test_a_model_that_is_not_there_is_named(monkeypatch):
         run(monkeypatch, lambda: AutoConfig.from_pretrained("nowhere"))
 
 
+def test_each_method_is_one_of_its_command():
+    own = {"mlm": "exbert", "ner": "gmap", "distill": "minilmv2", "expand_vocab": "exbert"}
+    for command, method in own.items():
+        cli.check_flags(command, ["--method", method, "--help"])
+    with pytest.raises(ValueError, match="--method must be one of minilm, minilmv2, but is gmap"):
+        cli.check_flags("distill", ["--method", "gmap", "--help"])
+
+
 @pytest.mark.parametrize(
     ("command", "advice"), [("predict", "Add --trust_remote_code"), ("expand_vocab", "needs none")]
 )
