@@ -96,7 +96,7 @@ def check_best_model(plan, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["compare", str(plan), "--train_best"])
     compare_script.main()
     output_dir = plan.with_suffix("")
-    (file,) = output_dir.glob("results/fine_tune-animals-best-*.json")
+    (file,) = output_dir.glob("results/no_adaptation-animals-best-*.json")
     metrics, config = read_json(file)["metrics"], read_json(output_dir / "best" / "animals" / "config.json")
     assert metrics["train_samples"] == 48 and metrics["epoch"] == 1 and "eval_macro_f1" not in metrics
     runs = [read_json(get_result(output_dir, f"no_adaptation-animals-fold{fold}-seed1"))["metrics"] for fold in (1, 2)]
