@@ -40,6 +40,8 @@ from hf_domain.training.terminal import hide_load_report, log_place, log_scores,
 SAMPLES = (("train", "train"), ("test", "predict"))
 # Inverse strength of the regularization: our choice, for standardized states of some hundred dimensions.
 C = 0.01
+# Options of a fine-tuning that would change nothing here.
+UNUSED = ("nearest_vote", "append_passage", "negative_labels", "metric_name")
 
 
 def choose_layers(num_layers: int) -> tuple[int, int]:
@@ -223,6 +225,10 @@ def run_frozen(
         found = kind.name if probe is None else found
         raise ValueError(
             f"--frozen needs a classification or named entities, a plain encoder and --train_file, but has {found}."
+        )
+    if ignored := [name for name in UNUSED if getattr(data_args, name, None)]:
+        raise ValueError(
+            f"--frozen trains a linear model on the encoder's states alone, but --{ignored[0]} is given. Leave it out."
         )
     files = {split: getattr(data_args, f"{split}_file") for split in SPLITS}
     check_held_out(files["train"], {f"{split}_file": file for split, file in files.items() if split != "train"})

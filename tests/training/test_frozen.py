@@ -167,6 +167,12 @@ def test_labels_are_those_of_the_whole_file(monkeypatch, tmp_path, encoder):
     assert run(monkeypatch, tmp_path, tags, max_train_samples="6", output_dir="tags")["train_samples"] == 6
 
 
+def test_options_that_would_change_nothing_are_refused(monkeypatch, tmp_path, encoder):
+    rows = [{"text": text, "label": text.split()[1]} for text in SENTENCES]
+    with pytest.raises(ValueError, match="but --nearest_vote is given"):
+        run(monkeypatch, tmp_path, rows, nearest_vote="true")
+
+
 def test_tags_without_an_outside_are_refused(monkeypatch, tmp_path, encoder):
     """Without an O, every word would be part of an entity."""
     rows = [{"tokens": text.split(), "tags": [str(number % 2) for number in range(6)]} for text in SENTENCES]
