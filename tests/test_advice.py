@@ -105,6 +105,16 @@ def test_more_time_cuts_less_and_every_plan_fits():
     assert slow.seconds > 300 and f"about {round(slow.seconds / 60)} minutes" in str(slow)
 
 
+def test_two_cores_do_less_than_twice_the_work(monkeypatch):
+    monkeypatch.setattr(advice.torch.cuda, "is_available", lambda: False)
+    seconds = {}
+    for workers in (1, 2):
+        monkeypatch.setattr(advice, "count_workers", lambda number=workers: number)
+        found = advise(minutes=60_000)  # enough for everything
+        seconds[workers] = found.seconds
+    assert seconds[1] / seconds[2] == pytest.approx(2 * 0.8)
+
+
 def test_fine_tuning_is_estimated_by_its_tokens(monkeypatch):
     monkeypatch.setattr(advice, "SECONDS_OF_START", 0.0)
     rows = list_rows(FACTS, False)[:2]

@@ -1,7 +1,7 @@
 """The steps that a plan needs."""
 
 import pytest
-from pretended_runs import METHODS, pretend, run_comparison, write_plan
+from pretended_runs import METHODS, get_result, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 
 from hf_domain.comparison.checks import check_step_flags
@@ -51,6 +51,13 @@ def test_a_row_may_have_seeds_of_its_own(content, tmp_path):
     names = [step.name for step in steps if step.kind == "fine_tuning" and step.task == "animals"]
     for row in ("no_adaptation", "dapt"):
         assert sum(name.startswith(row) for name in names) == 4, names
+    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    assert write_report(tmp_path / "output").missing == {}
+    get_result(tmp_path / "output", "no_adaptation-animals-seed4").unlink()
+    assert write_report(tmp_path / "output").missing == {"no_adaptation": ["animals"]}
+    with pytest.raises(ValueError, match="--dask_scheduler must be the address"):
+        run_comparison(load_plan(tmp_path / "plan.yaml"), tmp_path / "cluster", pretend, dask_scheduler="nowhere.json")
+    assert not (tmp_path / "cluster").exists()
     content["methods"]["no_adaptation"]["seeds"] = [1, 1]
     with pytest.raises(ValueError, match="seeds of no_adaptation must be different numbers"):
         load_plan(write_plan(content, tmp_path))

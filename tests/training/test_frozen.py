@@ -14,6 +14,7 @@ from hf_domain.examples import run_classification, run_ner
 from hf_domain.tasks.classification import decode_logits
 from hf_domain.tasks.outputs import VALIDATED, read_labels, read_tags
 from hf_domain.tasks.token_classification import prepare_for_words
+from hf_domain.training import frozen
 from hf_domain.training.frozen import choose_layers, compute_logits, encode_texts, encode_words, fit_probe
 
 ANIMALS = ["cat", "dog", "bird"]
@@ -165,6 +166,14 @@ def test_labels_are_those_of_the_whole_file(monkeypatch, tmp_path, encoder):
     assert 0.5 < metrics["predict_accuracy"] <= 36 / 54
     tags = [{"tokens": text.split(), "tags": ["O", f"B-{text.split()[1]}", *"OOOO"]} for text in SENTENCES]
     assert run(monkeypatch, tmp_path, tags, max_train_samples="6", output_dir="tags")["train_samples"] == 6
+
+
+def test_thresholds_decide_which_labels_are_predicted(monkeypatch, tmp_path, encoder):
+    write_jsonl(tmp_path / "validation.jsonl", [{"text": text, "label": [text.split()[1]]} for text in SENTENCES])
+    rows = [{"text": text, "label": [text.split()[1]]} for text in SENTENCES]
+    monkeypatch.setattr(frozen, "choose_thresholds", lambda logits, gold: [2.0] * logits.shape[1])  # above any
+    run(monkeypatch, tmp_path, rows, validation_file="validation.jsonl")
+    assert {*read_labels(tmp_path / "output", VALIDATED)} == {"[]"}
 
 
 def test_options_that_would_change_nothing_are_refused(monkeypatch, tmp_path, encoder):
