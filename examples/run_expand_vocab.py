@@ -35,7 +35,7 @@ from hf_domain.tokenization import (
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.cards import write_expansion_card
 from hf_domain.training.run_folder import run_in_folder
-from hf_domain.training.terminal import log_place, shows_bar, start_logging, suggest_training
+from hf_domain.training.terminal import format_command, log_place, shows_bar, start_logging
 
 
 @dataclass
@@ -144,9 +144,12 @@ def run(model_args: ModelArguments, data_args: DataArguments, expansion_args: Ex
             if report.lengths:
                 plot_lengths(report, folder / "lengths.png")
     print(f"{delta.old_size:,} + {len(delta.pieces):,} entries by {report.stopped_by}", *report.describe(), sep="\n")
-    encoder = model_args.model_name_or_path if init == "none" else None
-    next_command = suggest_training(expansion_args.output_dir, data_args.train_file, encoder)
-    log_place("Tokenizer and delta" if encoder else "Model and tokenizer", expansion_args.output_dir, next_command)
+    what, start = "Model and tokenizer", {"model_name_or_path": expansion_args.output_dir}
+    if init == "none":
+        what, start = "Tokenizer and delta", {"model_name_or_path": model_args.model_name_or_path}
+        start["expanded_vocabulary"] = expansion_args.output_dir
+    work = {"do_train": True, "do_eval": True, "output_dir": f"{expansion_args.output_dir}-adapted"}
+    log_place(what, expansion_args.output_dir, format_command("mlm", **start, train_file=data_args.train_file, **work))
 
 
 if __name__ == "__main__":

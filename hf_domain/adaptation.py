@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 from datasets import DatasetDict, IterableDatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
@@ -14,7 +14,7 @@ from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
 from hf_domain.training.arguments import check_model
 from hf_domain.training.calls import describe_call, name_arguments
-from hf_domain.training.options import TrainingOptions, check_names
+from hf_domain.training.options import check_names
 from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
 from hf_domain.training.run import start_run
 
@@ -45,7 +45,7 @@ def adapt(
     start: Literal["recommended", "paper"] = "recommended",
     data_license: str | None = None,
     seed: int = 42,
-    **training_options: Unpack[TrainingOptions],
+    **training_options: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Continue the pre-training of an encoder on text of a domain.
 

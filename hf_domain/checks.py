@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.utils import get_total_norm
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 
 class DivergenceError(ValueError):
@@ -65,16 +65,9 @@ class NonFiniteStop(TrainerCallback):
     """
 
     def on_pre_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel | None = None,
-        optimizer: Any = None,
-        **kwargs,
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
         """Check the gradients, which are not finite if the loss is not."""
-        assert model is not None
         norm = get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None])
         if torch.isfinite(norm):
             return
@@ -89,65 +82,26 @@ class NonFiniteStop(TrainerCallback):
             "the data."
         )
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Check the logged loss."""
         check_metrics({"loss": (logs or {}).get("loss")})
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **kwargs,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Check the scores of an evaluation during training, which may select the best checkpoint."""
         check_metrics(metrics or {})
 
-    def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel | None = None,
-        **kwargs,
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Check the weights before they are saved: finite gradients times a high rate can overflow."""
-        if control.should_save and model is not None:
+        if control.should_save:
             self._check(args, model)
 
-    def on_epoch_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel | None = None,
-        **kwargs,
-    ) -> None:
-        """Check the weights before they are saved."""
-        if control.should_save and model is not None:
-            self._check(args, model)
+    on_epoch_end = on_step_end
 
-    def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel | None = None,
-        **kwargs,
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Check the final weights."""
-        assert model is not None
         self._check(args, model)
 
-    def _check(self, args: TrainingArguments, model: PreTrainedModel) -> None:
+    def _check(self, args: Any, model: Any) -> None:
         try:
             check_weights(model, "the trained model", f"Lower the learning rate, which is {args.learning_rate:g}.")
         except ValueError as error:

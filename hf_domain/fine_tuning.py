@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -23,7 +23,7 @@ from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
 from hf_domain.training.calls import describe_call, name_arguments, show_call
 from hf_domain.training.fine_tuning import run_fine_tuning
 from hf_domain.training.learning_rate import run_at_best_rate
-from hf_domain.training.options import FineTuningOptions, check_names
+from hf_domain.training.options import check_names
 from hf_domain.training.run import start_run
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folder import list_made
@@ -72,7 +72,7 @@ def fine_tune(
     start: Literal["recommended", "paper"] = "recommended",
     data_license: str | None = None,
     seed: int = 42,
-    **training_options: Unpack[FineTuningOptions],
+    **training_options: Any,
 ) -> FineTuned:
     """Fine-tune a model to classify texts or pairs, to tag words, or to answer questions.
 

@@ -5,8 +5,6 @@ import inspect
 import json
 import math
 import re
-import typing
-from dataclasses import fields
 from pathlib import Path
 
 import pandas as pd
@@ -15,11 +13,10 @@ import torch
 from datasets import Dataset, DatasetDict
 from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
-from transformers import AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments
+from transformers import AutoModelForMaskedLM, AutoTokenizer, Trainer
 
 import hf_domain
 from hf_domain.training.calls import describe_call
-from hf_domain.training.options import MEANT, SET
 
 OPTIONS = {"num_tokens": 16 * 8 * 30, "max_seq_length": 16, "batch_size": 8, "use_cpu": True, "disable_tqdm": True}
 
@@ -152,17 +149,6 @@ def test_passages_are_read(encoder, tmp_path):
     assert "| passages | 2 |" in (tmp_path / "adapted" / "README.md").read_text()
     with pytest.raises(ValueError, match="method rada needs a datastore, but none is given"):
         hf_domain.adapt(encoder, SENTENCES * 40, "rada", output_dir=tmp_path / "other", **OPTIONS)
-
-
-@pytest.mark.parametrize("function", [hf_domain.adapt, hf_domain.fine_tune])
-def test_options_of_training_are_known(function):
-    """Editors complete every field of `TrainingArguments` that the function does not set itself."""
-    parameters = inspect.signature(function).parameters
-    (options,) = typing.get_args(parameters["training_options"].annotation)
-    replaced = {*SET, *MEANT, "num_train_epochs"} | ({"max_steps"} if function is hf_domain.adapt else set())
-    deprecated = {"logging_dir", "warmup_ratio"}  # gone from transformers 5.15
-    known = {item.name for item in fields(TrainingArguments) if item.init} - replaced - deprecated
-    assert known <= {*typing.get_type_hints(options)} and not replaced & {*typing.get_type_hints(options)}
 
 
 def test_unknown_options_name_what_was_meant(encoder, tmp_path):

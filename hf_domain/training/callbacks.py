@@ -12,9 +12,6 @@ from transformers import (
     PreTrainedModel,
     Trainer,
     TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
 from transformers.dynamic_module_utils import custom_object_save
 
@@ -55,28 +52,14 @@ class AuxiliaryLossCallback(TrainerCallback):
             torch.distributed.all_reduce(totals)
         return dict(zip(sums, (totals[:-1] / totals[-1]).tolist(), strict=True))
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add the averages to the logged line and to trainer_state.json."""
         if logs is not None and "loss" in logs:
             averages = {name: round(value, 4) for name, value in self.flush(training=True).items()}
             logs.update(averages)
             state.log_history[-1].update(averages)
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **kwargs,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Add the averages to the metrics that evaluate() returns."""
         if metrics is not None:
             metrics.update({f"eval_{name}": value for name, value in self.flush(training=False).items()})
@@ -96,14 +79,7 @@ def log_auxiliary_losses(trainer: Trainer) -> None:
 class Annealing(TrainerCallback):
     """Calls `anneal(progress)` of each module that has it, before every step."""
 
-    def on_step_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: torch.nn.Module | None = None,
-        **kwargs,
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Pass on the share of finished steps, which a resumed run counts from its checkpoint."""
         for module in () if model is None else model.modules():
             anneal: Any = getattr(module, "anneal", None)
@@ -123,7 +99,7 @@ class MaskRenewal(TrainerCallback):
     def __init__(self, collator: Any):
         self.collator = collator
 
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set the number of the epoch, which a resumed run reads from its checkpoint."""
         self.collator.epoch = int(state.epoch or 0)
 
@@ -135,14 +111,7 @@ class PushCodeCallback(TrainerCallback):
     during training would then name missing code.
     """
 
-    def on_push_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel | None = None,
-        **kwargs,
-    ) -> None:
+    def on_push_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Save the code beside the weights."""
         if not isinstance(model, BackbonePreTrainedModel):
             return
@@ -172,13 +141,13 @@ class StepTimer(TrainerCallback):
         self.warm_up, self.steps = warm_up, 0
         self.started = self.ended = 0.0
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count the step, and note the time at the end of the warm-up."""
         self.steps += 1
         if self.steps == self.warm_up:
             self.started = self._read_clock()
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note the time after the last step."""
         self.ended = self._read_clock()
 

@@ -40,11 +40,11 @@ from hf_domain.training.run import run_training, stop_early
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.task_trainer import choose_learning_rate, limit_splits, locate_example
 from hf_domain.training.terminal import (
+    format_command,
     hide_load_report,
     log_end,
     log_place,
     log_scores,
-    suggest_export,
     suggest_task,
 )
 
@@ -242,7 +242,8 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
         write_card(trainer, args, task, metrics)
     log_scores(metrics)
     if training_args.do_train:
-        log_end(training_args, None, suggest_export(str(folder), "encoder"))
+        options = {"model_name_or_path": str(folder), "head": "encoder", "output_dir": f"{folder}-onnx"}
+        log_end(training_args, None, format_command("export", **options))
     else:
         log_place("Scores and predictions", str(folder), suggest_task("sentences", [args], f"{folder}-trained"))
 

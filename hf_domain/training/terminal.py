@@ -20,8 +20,6 @@ from transformers import (
     PrinterCallback,
     ProgressCallback,
     Trainer,
-    TrainerCallback,
-    TrainerControl,
     TrainerState,
     TrainingArguments,
 )
@@ -30,7 +28,6 @@ from hf_domain.tasks.kind import KINDS
 
 logger = logging.getLogger(__name__)
 
-BAR = "{percentage:3.0f}% |{bar}| step {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
 # A run logs its loss at least this often. Many runs are shorter than the default of --logging_steps, 500.
 LEAST_LOGS = 10
 # Metrics of all_results.json that the terminal does not show.
@@ -192,18 +189,15 @@ def report_new_weights(model: PreTrainedModel, lost: set[str], is_head_new: bool
         )
 
 
-class Progress(TrainerCallback):
-    """Shows step, loss, tokens per second and time left, as a bar in a terminal and as lines in a file.
+class Progress(ProgressCallback):
+    """Shows step, loss, tokens per second and time left: in a terminal beside transformers' bar, in a file as lines.
 
-    The losses of a method do not fit into the bar and are printed as lines.
+    The losses of a method do not fit beside the bar and are printed as lines.
     """
 
-    def __init__(self) -> None:
-        self.bar: tqdm | None = None
-        self.evaluation_bar: tqdm | None = None
-        self.is_training = False
+    is_training = False
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the bar."""
         if args.logging_strategy == "steps":
             state.logging_steps = min(state.logging_steps, max(1, state.max_steps // LEAST_LOGS))
@@ -217,25 +211,17 @@ class Progress(TrainerCallback):
                     f"the learning rate warms up for {args.warmup_steps:,.0f} steps, but training has only "
                     f"{state.max_steps:,} and never reaches it. Use fewer --warmup_steps, or a fraction such as 0.1."
                 )
-        if state.is_world_process_zero and shows_bar(args):
-            options: dict[str, Any] = {"bar_format": BAR, "dynamic_ncols": True}
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, **options)
+        if shows_bar(args):
+            super().on_train_begin(args, state, control, **kwargs)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Move the bar."""
-        if self.bar is not None:
-            self.bar.update(state.global_step - self.bar.n)
+        if self.training_bar is not None:
+            super().on_step_end(args, state, control, **kwargs)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Show the loss, and the losses of a method."""
-        if not state.is_world_process_zero or logs is None or "loss" not in logs:
+        if not state.is_world_process_zero or "loss" not in (logs or {}):
             return
         seconds, tokens = time.perf_counter() - self.interval, state.num_input_tokens_seen - self.tokens
         said = [f"loss {logs['loss']:.4g}"] + ([f"{tokens / seconds:,.0f} tokens/s"] if tokens and seconds else [])
@@ -245,58 +231,34 @@ class Progress(TrainerCallback):
             if name != "loss" and name not in NOT_IN_STEPS and not name.startswith("train_")
         }
         terms = ", ".join(name_scores(others))
-        if self.bar is not None:
-            self.bar.set_postfix_str(", ".join(said))
-        left = (time.perf_counter() - self.started) / (state.global_step - self.first_step)
-        said.append(f"{format_seconds(left * (state.max_steps - state.global_step))} left")
         step = f"step {state.global_step}/{state.max_steps}"
-        if self.bar is None:
+        if self.training_bar is None:
+            left = (time.perf_counter() - self.started) / (state.global_step - self.first_step)
+            said.append(f"{format_seconds(left * (state.max_steps - state.global_step))} left")
             logger.info(f"{step}: {', '.join(said)}{f'; {terms}' if terms else ''}")
-        elif terms:
-            logger.info(f"{step}: {terms}")
+        else:
+            self.training_bar.set_postfix_str(", ".join(said))
+            if terms:
+                logger.info(f"{step}: {terms}")
         self._begin_interval(state)
 
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Move the bar of an evaluation, which disappears at the end."""
-        if not (state.is_world_process_zero and shows_bar(args)):
-            return
-        if self.evaluation_bar is None:
-            batches = kwargs["eval_dataloader"]
-            total = len(batches) if hasattr(batches, "__len__") else None
-            self.evaluation_bar = tqdm(total=total, desc="evaluating", leave=False, dynamic_ncols=True, unit="batch")
-        self.evaluation_bar.update(1)
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        """Move the bar of an evaluation."""
+        if shows_bar(args):
+            super().on_prediction_step(args, state, control, **kwargs)
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, Any] | None = None,
-        **kwargs,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Show the scores of an evaluation during training. Other scores are printed when they are saved."""
-        self._end_evaluation(state)
+        super().on_evaluate(args, state, control, **kwargs)
+        self._begin_interval(state)  # leave the time of an evaluation out of the speed
         if self.is_training and state.is_world_process_zero and metrics:
             logger.info(f"step {state.global_step}: {describe_metrics('eval', metrics)}")
 
-    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *_, **kwargs) -> None:
-        """Remove the bar."""
-        self._end_evaluation(state)
-
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the bar as it is."""
         self.is_training = False
-        if self.bar is not None:
-            self.bar.close()
-            self.bar = None
-
-    def _end_evaluation(self, state: TrainerState) -> None:
-        if self.evaluation_bar is not None:
-            self.evaluation_bar.close()
-            self.evaluation_bar = None
-        self._begin_interval(state)  # leave the time of an evaluation out of the speed
+        if self.training_bar is not None:
+            super().on_train_end(args, state, control, **kwargs)
 
     def _begin_interval(self, state: TrainerState) -> None:
         self.interval, self.tokens = time.perf_counter(), state.num_input_tokens_seen
@@ -356,6 +318,15 @@ def format_seconds(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
+def format_command(*words: str, **flags: Any) -> str:
+    """Return a command of `hf-domain`; a flag that is True has no value, and one that is None or False is left out."""
+    parts = ["hf-domain", *words]
+    for name, value in flags.items():
+        if value is not None and value is not False:
+            parts += [f"--{name}", *([] if value is True else value if isinstance(value, list) else [value])]
+    return shlex.join(parts)
+
+
 def suggest_command(task: str, folder: str, data_args: Any = None, passage_args: Any = None) -> str:
     """Return the command that usually follows a run: fine-tuning after masked LM, predictions after fine-tuning.
 
@@ -364,36 +335,18 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
         folder: Folder of the trained model.
         data_args: Arguments of the run; a prediction reads the same columns of text.
     """
-    command, own = ["hf-domain", "predict", folder, "texts.jsonl"], {"text_column_names": data_args}
-    if task not in {kind.pipeline_tag for kind in KINDS.values()}:
-        command, own = ["hf-domain", "classification", "--model_name_or_path", folder], {}
-        command += ["--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval"]
-        command += ["--output_dir", f"{folder}-classifier"]
-    for name, group in (own | {"datastore": passage_args}).items():
-        if (value := getattr(group, name, None)) is not None:
-            command += [f"--{name}", value]
-    if getattr(data_args, "nearest_vote", False):
-        command += ["--labeled_file", getattr(data_args, "train_file", None) or "train.jsonl"]
-    return shlex.join(command)
-
-
-def suggest_export(folder: str, head: str) -> str:
-    """Return the command that exports a model."""
-    parts = ["hf-domain", "export", "--model_name_or_path", folder, "--head", head, "--output_dir", f"{folder}-onnx"]
-    return shlex.join(parts)
-
-
-def suggest_training(folder: str, files: Sequence[str], encoder: str | None = None) -> str:
-    """Return the command that trains a model on a corpus after its vocabulary was expanded.
-
-    Args:
-        folder: Result of the expansion.
-        files: Corpus.
-        encoder: Named if the expansion wrote only a tokenizer and a delta.
-    """
-    model = [folder] if encoder is None else [encoder, "--expanded_vocabulary", folder]
-    command = ["hf-domain", "mlm", "--model_name_or_path", *model, "--train_file", *files, "--do_train", "--do_eval"]
-    return shlex.join([*command, "--output_dir", f"{folder}-adapted"])
+    datastore = getattr(passage_args, "datastore", None)
+    if task in {kind.pipeline_tag for kind in KINDS.values()}:
+        votes = getattr(data_args, "nearest_vote", False)
+        return format_command(
+            *("predict", folder, "texts.jsonl"),
+            text_column_names=getattr(data_args, "text_column_names", None),
+            datastore=datastore,
+            labeled_file=(getattr(data_args, "train_file", None) or "train.jsonl") if votes else None,
+        )
+    files = {"train_file": "train.jsonl", "validation_file": "validation.jsonl"}
+    work = {"do_train": True, "do_eval": True, "output_dir": f"{folder}-classifier", "datastore": datastore}
+    return format_command("classification", model_name_or_path=folder, **files, **work)
 
 
 def suggest_task(command: str, arguments: Sequence[Any], folder: str) -> str:
@@ -405,12 +358,10 @@ def suggest_task(command: str, arguments: Sequence[Any], folder: str) -> str:
         folder: Output folder of the command.
     """
     found = {item.name: (getattr(args, item.name), item.default) for args in arguments for item in fields(args)}
-    given = {name: value for name, (value, default) in found.items() if value != default}
-    options = {name: given[name] for name in READ if name in given}
-    parts = ["hf-domain", command, *(part for name, value in options.items() for part in (f"--{name}", value))]
-    work = {"validation_file": "--do_eval", "test_file": "--do_predict"}
-    parts += ["--do_train", *(flag for file, flag in work.items() if file in options), "--output_dir", folder]
-    return shlex.join(parts if "train_file" in options else [*parts, "--train_file", "train.jsonl"])
+    options = {name: found[name][0] for name in READ if name in found and found[name][0] != found[name][1]}
+    options.setdefault("train_file", "train.jsonl")
+    work = {"do_train": True, "do_eval": "validation_file" in options, "do_predict": "test_file" in options}
+    return format_command(command, **options, **work, output_dir=folder)
 
 
 def log_end(training_args: TrainingArguments, repository: str | None, command: str) -> None:

@@ -127,7 +127,7 @@ def test_bar_in_a_terminal_and_warnings(call, tmp_path):
     assert process.returncode == 0, shown
     # A line that begins with a carriage return is written over the one before it.
     assert len([line for line in shown.split("\n") if line.rpartition("\r")[2].strip()]) <= 25, shown
-    assert re.search(r"step 4/4 \[00:00 left, loss [\d.]+, [\d,]+ tokens/s\]", shown), shown
+    assert re.search(r" 4/4 \[\d\d:\d\d<00:00, .*, loss [\d.]+, [\d,]+ tokens/s\]", shown), shown
     assert "step 4/4: " not in shown
     assert f"warning: The checkpoint must have all weights except those of a new head, but {lost} are missing" in shown
     assert "warning: This model did not learn its task" in shown
