@@ -24,7 +24,7 @@ NAMES = {"entity_f1": "f1"}
 
 def fine_tune(args: argparse.Namespace, folder: Path, options: dict) -> dict:
     """Fine-tune on a task, and return its score in percent, the steps and the seconds."""
-    own = {**COMMON, **options, "max_seq_length": args.max_seq_length}
+    own = {**COMMON, **options, "max_seq_length": args.max_seq_length, "bf16": args.bf16, "use_cpu": args.use_cpu}
     if "num_train_epochs" not in own:  # checkpoints keep the best weights
         del own["save_strategy"]
     metric = METRICS[find_kind("train.jsonl", folder)][0]
@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--tasks", type=Path, nargs="+", required=True, help="folders of tasks")
     parser.add_argument("--max_train_samples", type=int, default=1000, help="training examples of a task")
     parser.add_argument("--max_seq_length", type=int, default=96, help="maximum number of tokens of a text")
+    parser.add_argument("--bf16", action="store_true", help="train in mixed precision")
+    parser.add_argument("--use_cpu", action="store_true", help="train on the processor")
     parser.add_argument("--output", type=Path, help="file for the figures, as JSON; what it has is not run again")
     args = parser.parse_args()
     done = args.output is not None and args.output.is_file()

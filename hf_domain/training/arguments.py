@@ -121,6 +121,13 @@ class FineTunerArguments(TrainingArguments):
             "validation score improves."
         },
     )
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={
+            "help": "Sampler for training. Default: batches of texts of like lengths, which computes less padding.",
+            "choices": ["random", "sequential", "group_by_length", "batch_rebalance"],
+        },
+    )
 
     @property
     def is_open_ended(self) -> bool:
