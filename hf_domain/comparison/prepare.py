@@ -9,14 +9,14 @@ import json
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from hf_domain.comparison.checks import check_plan
 from hf_domain.comparison.plan import Corpus, Plan, read_plan, refuse
@@ -25,9 +25,11 @@ from hf_domain.data.corpora import load_corpus
 from hf_domain.data.decontamination import find_clean
 from hf_domain.data.files import SPLITS, load_table
 from hf_domain.data.objects import write_files
-from hf_domain.safe_io import fingerprint_files, write_json, write_text, write_whole
+from hf_domain.safe_io import fingerprint_files, write_json, write_whole
 from hf_domain.tasks.files import Task, check_task_files, find_texts, get_label, get_text, read_rows
 from hf_domain.tasks.kind import find_kind
+from hf_domain.tasks.labels import name_multi_hot
+from hf_domain.tasks.scores import read_examples
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +119,9 @@ def prepare_data(plan: Plan, output_dir: Path) -> None:
         ValueError: The items of a task do not fill its folds, or nothing is left of a corpus.
     """
     folder = output_dir / FOLDER
+    for name, task in plan.tasks.items():
+        if task.kind == "multi_label":
+            name_labels(name, task, plan, folder)
     folded = {name: collect_items(name, task, plan) for name, task in plan.tasks.items() if task.folds is not None}
     for name, corpus in plan.corpora.items():
         if not corpus.validation_file:
@@ -128,6 +133,31 @@ def prepare_data(plan: Plan, output_dir: Path) -> None:
             drop_items(name, corpus, texts, plan, folder)
     for name, items in folded.items():
         make_folds(name, items, plan, folder)
+
+
+def name_labels(name: str, task: Task, plan: Plan, folder: Path) -> None:
+    """Write a task whose lists have a 0 or 1 for each label with lists of names, and let the task name its folder.
+
+    Raises:
+        ValueError: See `name_multi_hot`.
+    """
+    files = {split: plan.folder / task.get_file(split) for split in SPLITS}
+    examples = {split: read_examples(file) for split, file in files.items() if file.is_file()}
+    lists = {
+        split: Dataset.from_dict({"row": range(len(rows)), "label": [row["label"] for row in rows]})
+        for split, rows in examples.items()
+    }
+    named = name_multi_hot(DatasetDict(lists), "label", task.options.get("class_names"))
+    if all(named[split] is lists[split] for split in lists):
+        return
+    for split, rows in examples.items():
+        examples[split] = [row | {"label": own} for row, own in zip(rows, named[split]["label"], strict=True)]
+    digest = hashlib.sha256(json.dumps(examples, sort_keys=True).encode()).hexdigest()
+    made = folder / f"{name}-{digest[:8]}-named"
+    for split, rows in examples.items():
+        if not (made / f"{split}.jsonl").is_file():
+            write_rows(made / f"{split}.jsonl", rows)
+    task.folder = localize(made, plan)
 
 
 @dataclass(frozen=True)
@@ -163,7 +193,7 @@ def hold_out(name: str, corpus: Corpus, plan: Plan, folder: Path) -> None:
     files = {split: folder / f"{prefix}-{split}.jsonl" for split in ("train", "validation")}
     if not all(file.is_file() for file in files.values()):
         for split, documents in load_corpus(str(source), validation_split_percentage=HELD_OUT_PERCENTAGE).items():
-            write_documents(files[split], documents)
+            write_rows(files[split], ({"text": row["text"]} for row in documents))
     corpus.train_file, corpus.validation_file = (localize(file, plan) for file in files.values())
 
 
@@ -186,7 +216,7 @@ def drop_items(name: str, corpus: Corpus, items: list[str], plan: Plan, folder: 
             )
         dropped = len(documents) - len(clean)
         logger.warning(f"{name}: {dropped} of {len(documents)} documents share ten running words with items: left out")
-        write_documents(file, documents.select(clean))
+        write_rows(file, ({"text": row["text"]} for row in documents.select(clean)))
     corpus.train_file = localize(file, plan)
 
 
@@ -205,9 +235,7 @@ def make_folds(name: str, items: Items, plan: Plan, folder: Path) -> None:
         kept = drop_repeated(rows, task.kind, items.columns)
         for number, parts in enumerate(split_folds(kept, task.kind, task.folds), start=1):
             for split, examples in parts.items():
-                (made / f"fold{number}").mkdir(parents=True, exist_ok=True)
-                lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in examples)
-                write_text(made / f"fold{number}" / f"{split}.jsonl", "".join(lines))
+                write_rows(made / f"fold{number}" / f"{split}.jsonl", examples)
             files = {split: f"fold{number}/{split}.jsonl" for split in SPLITS}
             if problems := check_task_files(task.kind, files, made, names):
                 raise ValueError(
@@ -219,11 +247,11 @@ def make_folds(name: str, items: Items, plan: Plan, folder: Path) -> None:
     task.folder = localize(made, plan)
 
 
-def write_documents(file: Path, documents: Dataset) -> None:
-    """Write documents as JSON lines."""
+def write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write rows as JSON lines."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(file) as unfinished, unfinished.open("w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps({"text": row["text"]}, ensure_ascii=False) + "\n" for row in documents)
+        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def localize(file: Path, plan: Plan) -> str:

@@ -15,7 +15,7 @@ from hf_domain.data.corpora import tokenize_corpus
 from hf_domain.data.files import check_held_out
 from hf_domain.data.json_lines import read_rows as read_json_lines
 from hf_domain.safe_io import write_text
-from hf_domain.tasks.labels import check_multi_hot, has_fractions
+from hf_domain.tasks.labels import has_fractions, is_multi_hot, name_positions
 from hf_domain.tasks.retrieval import CORPUS, JUDGED, JUDGMENTS, QUERIES, TABLES, read_queries
 from hf_domain.tasks.token_classification import check_tags
 
@@ -174,6 +174,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
         example or that are all the same.
     """
     problems, labels, texts, first = [], {}, list[str](), next(iter(files.values()))
+    positions = list[str]()  # the names of the labels, if lists of 0 and 1 stand for them
     for split, name in files.items():
         try:
             own = find_texts(kind, name, folder, names)
@@ -183,13 +184,13 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
                     f"the files of a task must have the same columns of text, but {name} has {', '.join(own)} and "
                     f"{first} has {', '.join(texts)}. Rename the columns."
                 )
-            places, found = [], []
-            for where, row in read_rows(name, folder):
-                places.append(where)
-                found.append(_read_row(kind, row, texts, where))
-            labels[split] = set(chain.from_iterable(found))
-            if kind == "multi_label" and split == "train":  # every list of a small test set may be [0, 1]
-                check_multi_hot(found, places.__getitem__)
+            rows = {where: _read_row(kind, row, texts, where) for where, row in read_rows(name, folder)}
+            # The first file decides: every list of a small test set may be [0, 1].
+            if kind == "multi_label" and name == first and is_multi_hot(rows.values()):
+                positions = [str(number) for number in range(len(next(iter(rows.values()))))]
+            if positions:
+                rows = {where: name_positions(row, positions, lambda at=where: at) for where, row in rows.items()}
+            labels[split] = set(chain.from_iterable(rows.values()))
         except ValueError as error:
             problems.append(str(error) if name in str(error) else f"{name}: {error}")
     try:
@@ -245,14 +246,13 @@ def _read_row(kind: str, row: dict[str, Any], texts: list[str], where: str) -> l
 
 
 def _read_label(row: dict[str, Any], where: str) -> list[Any]:
-    label = row["label"]
-    if not isinstance(label, str | int) and not (isinstance(label, float) and label.is_integer()):
+    if not _is_label(row["label"]):
         raise ValueError(f"a label must be text or a whole number, but is {row['label']} in {where}. Correct it.")
-    return [label]
+    return [row["label"]]
 
 
 def _read_labels(row: dict[str, Any], where: str) -> list[Any]:
-    if not (isinstance(row["label"], list) and all(isinstance(label, str | int) for label in row["label"])):
+    if not (isinstance(row["label"], list) and all(map(_is_label, row["label"]))):
         raise ValueError(
             f"label must be a list of texts or of whole numbers, but is {row['label']} in {where}. Correct it."
         )
@@ -298,6 +298,10 @@ READERS = {
     "similarity": _read_value,
     "retrieval": _read_passages,
 }
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str | int) or (isinstance(value, float) and value.is_integer())
 
 
 def _is_number(value: Any) -> bool:

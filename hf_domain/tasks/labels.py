@@ -8,6 +8,7 @@ import statistics
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -176,18 +177,28 @@ def name_multi_hot(
         if column not in rows.column_names:
             result[split] = rows
             continue
-        found: list[list[str] | None] = []
-        for row, values in enumerate(rows[column]):
-            if values is not None and (len(values) != size or any(value not in (0, 1) for value in values)):
-                raise ValueError(
-                    f"every list of {column} must have {size} values of 0 and 1, as in the first split, but is "
-                    f"{values} in {locate(split, row)}. Correct it."
-                )
-            found.append(values and [name for name, value in zip(named, values, strict=True) if value])
+        found = [
+            None if values is None else name_positions(values, named, partial(locate, split, row))
+            for row, values in enumerate(rows[column])
+        ]
         # The new values have another type.
         feature = List(Value("string"))
         result[split] = rows.remove_columns(column).add_column(column, found, feature=feature)
     return result
+
+
+def name_positions(values: list[Any], names: Sequence[str], locate: Callable[[], str]) -> list[str]:
+    """Return the names of the labels of an example whose list has a 0 or 1 for each label.
+
+    Raises:
+        ValueError: The list has another form.
+    """
+    if len(values) != len(names) or any(value not in (0, 1) for value in values):
+        raise ValueError(
+            f"every list of labels must have {len(names)} values of 0 and 1, as in the first split, but is {values} "
+            f"in {locate()}. Correct it."
+        )
+    return [name for name, value in zip(names, values, strict=True) if value]
 
 
 def hide_unknown(splits: DatasetDict, column: str) -> DatasetDict:
@@ -199,26 +210,6 @@ def hide_unknown(splits: DatasetDict, column: str) -> DatasetDict:
         return splits
     logger.info(f"The labels of test are hidden ({column} is {test[column][0]}): its rows are predicted, not scored")
     return DatasetDict(splits | {"test": test.remove_columns(column)})
-
-
-def check_multi_hot(lists: Sequence[list[Any] | None], locate: Callable[[int], str]) -> None:
-    """Raise a ValueError if the lists have a 0 or 1 for each label, instead of the labels of an example.
-
-    No task is refused by mistake: lists of one length whose labels are named 0 and 1 would all be the same set.
-
-    Args:
-        lists: What should be the labels of each example.
-        locate: Gives the place of an example.
-    """
-    rows = {row: labels for row, labels in enumerate(lists) if labels is not None}
-    if not is_multi_hot(lists):
-        return
-    row = next((row for row, labels in rows.items() if len({*labels}) < len(labels)), min(rows))
-    raise ValueError(
-        f"lists of labels must contain names of labels, but every list has {len(rows[row])} values of 0 and 1, such as "
-        f"{rows[row]} in {locate(row)}: one for each label (multi-hot). As names, 0 and 1 would occur twice in a list, "
-        'or in every list. Give lists of names, for example ["a", "c"] instead of [1, 0, 1].'
-    )
 
 
 def _is_finite(text: str) -> bool:

@@ -14,8 +14,10 @@ from hf_domain.comparison.prepare import drop_repeated, load_plan, split_folds
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import name_steps, put_root
+from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels
 from hf_domain.tasks.scores import count_examples
 from hf_domain.tasks.trivial_baselines import MAJORITY
+from hf_domain.training.run_files import METRICS
 
 ITEM = "one two three four five six seven eight nine ten"
 
@@ -83,6 +85,43 @@ def test_labels_are_spread_evenly_and_contexts_stay_together():
 )
 def test_repeated_texts_are_one_item_and_none_where_labels_differ(kind, rows, kept):
     assert len(drop_repeated(rows, kind, ["text"])) == kept
+
+
+@pytest.mark.parametrize(("folds", "names"), [(None, None), (None, ["x", "y", "z"]), (2, None)])
+def test_lists_of_zeros_and_ones_become_lists_of_names(content, tmp_path, folds, names):
+    """A plan reads them as `fine_tune` does; each step then reads names."""
+    (tmp_path / "several").mkdir()
+    for split in ("train", "validation", "test"):
+        lists = [[number % 2, 1 - number % 2, int(number % 3 > 0)] for number in range(12)]
+        rows = [{"text": f"{split} {number}", "label": label} for number, label in enumerate(lists)]
+        write_jsonl(tmp_path / "several" / f"{split}.jsonl", rows)
+    options = {} if names is None else {"class_names": names}
+    content["tasks"] = {"several": {"folder": "several", "folds": folds, "options": options}}
+    content |= {"methods": ["no_adaptation"], "general": None, "seeds": [1]}
+    del content["corpora"]["general"]
+    plan = load_plan(write_plan(content, tmp_path))
+    check_step_flags(name_steps(plan, tmp_path / "plan"))
+    train = plan.folder / plan.tasks["several"].get_file("train", plan.tasks["several"].list_folds()[0])
+    for row in map(json.loads, train.read_text().splitlines()):
+        number = int(row["text"].split()[1])
+        expected = [name for name, is_set in zip("012", lists[number], strict=True) if is_set]
+        assert row["label"] == [names[int(name)] for name in expected] if names else row["label"] == expected
+    assert load_plan(tmp_path / "plan.yaml").tasks == plan.tasks
+
+    def run(step, plan, folder):
+        if step.kind != "fine_tuning":
+            return pretend(step, plan, folder)
+        (folder / METRICS).write_text('{"predict_runtime": 1.0}')
+        for split, file in (("test", LABELS), ("validation", VALIDATED)):
+            rows = (plan.folder / put_root(step.flags[f"{split}_file"], "plan")).read_text().splitlines()
+            (folder / file).write_text(format_labels(json.dumps(json.loads(row)["label"]) for row in rows))
+
+    run_comparison(plan, tmp_path / "plan", run)
+    report = write_report(tmp_path / "plan")
+    assert report.failed == {} and report.scores["no_adaptation"]["several"] == {"1": 100}
+    content["tasks"]["several"]["options"] = {"class_names": ["x"]}
+    with pytest.raises(ValueError, match="a name for each of the 3 values of label, but has 1: x"):
+        load_plan(write_plan(content, tmp_path))
 
 
 def test_out_of_fold_predictions_are_scored_as_one_test_set(folded, tmp_path):

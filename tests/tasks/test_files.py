@@ -151,12 +151,16 @@ def test_nothing_to_learn(tmp_path, kind, row, problem):
     assert problem in told
 
 
-def test_rows_of_zeros_and_ones_are_no_lists_of_labels(tmp_path):
-    rows = [{"text": "a", "label": label} for label in ([0, 1], [1, 1])]
-    (told,) = check(tmp_path, "multi_label", rows, rows)
-    assert "every list has 2 values of 0 and 1, such as [1, 1] in line " in told
-    lists = [{"text": "a", "label": label} for label in ([0, 1], [2])]
-    assert check(tmp_path, "multi_label", lists[:1], lists) == []
+def test_lists_of_zeros_and_ones_are_labels_by_their_position(tmp_path):
+    rows = [{"text": "a", "label": label} for label in ([0, 1, 1], [1.0, 0.0, 0.0])]
+    assert check(tmp_path, "multi_label", rows[:1], rows) == []
+    for label, problem in (([0, 1], "must have 3 values of 0 and 1"), ([0, 2, 0], "3 values of 0 and 1")):
+        (told,) = check(tmp_path, "multi_label", [*rows, {"text": "a", "label": label}], rows)
+        assert problem in told and f"but is {label} in line 5 of test.jsonl" in told
+    (told,) = check(tmp_path, "multi_label", rows, rows[:1])
+    assert "every label of test.jsonl must occur in train.jsonl, but 0 does not" in told
+    names = [{"text": "a", "label": label} for label in ([0, 1], [2])]
+    assert check(tmp_path, "multi_label", names[:1], names) == []
 
 
 @pytest.mark.parametrize("kind", RIGHT)
