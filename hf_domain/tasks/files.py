@@ -1,23 +1,25 @@
 """Check the files of a task: every row must be what its script reads. Also reads the texts for TAPT."""
 
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from datasets import Dataset
-from transformers import PreTrainedTokenizerBase
+from datasets import DatasetDict
 
-from hf_domain.data.columns import find_text_columns
-from hf_domain.data.corpora import tokenize_corpus
-from hf_domain.data.files import check_held_out
+from hf_domain.data.columns import check_columns, find_split_columns, find_text_columns
+from hf_domain.data.files import check_held_out, load_table
 from hf_domain.data.json_lines import read_rows as read_json_lines
 from hf_domain.safe_io import write_text
-from hf_domain.tasks.labels import has_fractions, is_multi_hot, name_positions
+from hf_domain.tasks.classification import Classification
+from hf_domain.tasks.kind import TaskKind
+from hf_domain.tasks.labels import check_variety, has_fractions
+from hf_domain.tasks.question_answering import QuestionAnswering
 from hf_domain.tasks.retrieval import CORPUS, JUDGED, JUDGMENTS, QUERIES, TABLES, read_queries
-from hf_domain.tasks.token_classification import check_tags
+from hf_domain.tasks.sentences import check_scores
+from hf_domain.tasks.token_classification import TokenClassification
 
 METRICS = {
     "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),
@@ -41,8 +43,21 @@ TASK_COLUMNS = {
     "similarity": {"score"},
     "retrieval": {"id", "query", "passages"},
 }
+# What reads and checks the rows, as the commands do.
+KIND_CLASSES: dict[str, type[TaskKind]] = {
+    **dict.fromkeys(("classification", "multi_label", "regression"), Classification),
+    "ner": TokenClassification,
+    "qa": QuestionAnswering,
+}
+PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
 TEXTS = {"ner": ["tokens"], "qa": ["context", "question"], "retrieval": ["query", "passages"]}
 VALUES = ("regression", "similarity")
+Examples: TypeAlias = list[tuple[str, dict[str, Any]]]
+"""Rows, each with its place."""
 
 
 @dataclass
@@ -88,13 +103,15 @@ def find_kind(file: str, folder: Path) -> str:
     for kind in ("qa", "ner"):
         if columns.keys() >= TASK_COLUMNS[kind]:
             return kind
-    if "label" in columns or _is_number(columns.get("score")):
+    score = columns.get("score")
+    has_scores = isinstance(score, int | float) and math.isfinite(score)
+    if "label" in columns or has_scores:
         if isinstance(columns.get("label"), list):
             return "multi_label"
         if "label" not in columns:
             return "regression"
         is_regression = has_fractions(row.get("label") for _, row in read_rows(file, folder))
-        if is_regression and _is_number(columns.get("score")):
+        if is_regression and has_scores:
             raise ValueError(
                 f"the values of a regression must be in one column, but {file} has fractions in label and numbers in "
                 "score. Remove one of them, or set kind: regression, which predicts score."
@@ -161,7 +178,7 @@ def read_rows(file: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str | None = None) -> list[str]:
-    """List the problems of the files of a task, before hours of masked LM end in a script that refuses them.
+    """List what the command of a task would refuse in its files, so that it does not end hours of pre-training.
 
     Args:
         kind: A key of `TASK_COLUMNS`.
@@ -170,142 +187,80 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
         names: The option `text_column_names` of the task.
 
     Returns:
-        For each file the first row that is wrong, columns of text that nobody reads, labels of which `train` has no
-        example or that are all the same.
+        Files that cannot be read, or else the first row that the command refuses, and a file that is trained on and
+        tested.
     """
-    problems, labels, texts, first = [], {}, list[str](), next(iter(files.values()))
-    positions = list[str]()  # the names of the labels, if lists of 0 and 1 stand for them
+    problems: list[str] = []
+    read: dict[str, Examples] = {}
+
+    def collect(check: Callable[..., None], *args: Any) -> None:
+        try:
+            check(*args)
+        except ValueError as error:
+            problems.append(str(error))
+
+    def read_file(split: str, name: str) -> None:
+        read[split] = [*read_rows(name, folder)]
+        _check_types(read[split])
+
     for split, name in files.items():
-        try:
-            own = find_texts(kind, name, folder, names)
-            texts = texts or own
-            if not {*own} <= {*texts}:
+        collect(read_file, split, name)
+    if kind != "retrieval" and not problems:  # `read_queries` has checked those of a retrieval
+        collect(_check_rows, kind, read, files, folder, names)
+    paths = {split: str(folder / name) for split, name in files.items()}
+    collect(check_held_out, paths.pop("train", None), paths)
+    return problems
+
+
+def _check_rows(
+    kind: str, read: Mapping[str, Examples], files: Mapping[str, str], folder: Path, names: str | None
+) -> None:
+    """Raise a ValueError where the command of a task would: its kind reads the rows."""
+
+    def locate(split: str, row: int) -> str:
+        return read[split][row][0]
+
+    splits = DatasetDict({split: load_table([row for _, row in rows], files[split]) for split, rows in read.items()})
+    first = next(iter(files))
+    label = name_label_column(kind, splits[first].column_names)
+    check_columns(splits, sorted(TASK_COLUMNS[kind]) if kind in TEXTS else [label])
+    if kind == "similarity":
+        find_texts(kind, files[first], folder, names)
+        find_split_columns(splits, label, names, locate)
+        check_scores(splits, label, locate)
+        check_variety(splits[first][label], label)
+        return
+    kind_class = KIND_CLASSES[kind]
+    args: Any = kind_class.arguments()
+    if kind in PROBLEM_TYPES:
+        args.text_column_names, args.label_column_name = names, label
+        args.do_regression = True if kind == "regression" else None
+    task: Any = kind_class(args)
+    splits = task.read(splits, locate)
+    if kind in PROBLEM_TYPES:
+        if task.problem_type != PROBLEM_TYPES[kind]:
+            raise ValueError(
+                f"the labels of a {kind} task must fit it, but {files[first]} is a {task.problem_type}. Correct the "
+                "labels, or set another kind."
+            )
+        if hidden := [files[split] for split, rows in splits.items() if label not in rows.column_names]:
+            raise ValueError(
+                f"a task must be scored, but {label} is empty or -1 in all rows of {hidden[0]}. Fill it in."
+            )
+    task.check(splits, does_train=True)
+
+
+def _check_types(rows: Examples) -> None:
+    """Raise a ValueError where a column has another type than in a row before: the command could not read the file."""
+    types: dict[str, type] = {}
+    for where, row in rows:
+        for column, value in row.items():
+            own = float if type(value) is int else type(value)
+            if value is not None and types.setdefault(column, own) is not own:
                 raise ValueError(
-                    f"the files of a task must have the same columns of text, but {name} has {', '.join(own)} and "
-                    f"{first} has {', '.join(texts)}. Rename the columns."
+                    f"a column must have values of one type, but {column} is {value!r} in {where}, unlike before. "
+                    "Correct it."
                 )
-            rows = {where: _read_row(kind, row, texts, where) for where, row in read_rows(name, folder)}
-            # The first file decides: every list of a small test set may be [0, 1].
-            if kind == "multi_label" and name == first and is_multi_hot(rows.values()):
-                positions = [str(number) for number in range(len(next(iter(rows.values()))))]
-            if positions:
-                rows = {where: name_positions(row, positions, lambda at=where: at) for where, row in rows.items()}
-            labels[split] = set(chain.from_iterable(rows.values()))
-        except ValueError as error:
-            problems.append(str(error) if name in str(error) else f"{name}: {error}")
-    try:
-        held_out = {split: str(folder / name) for split, name in files.items() if split != "train"}
-        check_held_out(str(folder / first) if "train" in files else None, held_out)
-    except ValueError as error:
-        problems.append(str(error))
-    for split, own_labels in labels.items():
-        problems += _check_labels(kind, files[split], own_labels, labels.get("train", own_labels), first)
-    return problems
-
-
-def _check_labels(kind: str, file: str, found: set[Any], trained: set[Any], train_file: str) -> list[str]:
-    """List the problems of the labels of a file, given those of the training file."""
-    if kind in VALUES:
-        problem = f"a {kind} task needs at least two different values, but {file} has only one. Add others."
-        return [problem] if len(found) == 1 else []
-    if len({type(label) for label in found}) > 1:
-        return [f"labels must be all texts or all whole numbers, but {file} has both. Convert them."]
-    problems = []
-    if kind != "qa" and (unknown := found - trained):
-        problems.append(
-            f"every label of {file} must occur in {train_file}, but {', '.join(sorted(map(str, unknown)))} does not. "
-            f"Add an example there, or remove the label from {file}."
-        )
-    if file != train_file:
-        return problems
-    if kind in ("qa", "multi_label") and not found:
-        needed = "question with an answer" if kind == "qa" else "label"
-        problems.append(f"training needs a {needed}, but {file} has none. Add one.")
-    if kind == "ner":
-        try:
-            check_tags(sorted(found))
-        except ValueError as error:
-            problems.append(f"{file}: {error}")
-    if kind in ("classification", "ner") and len(found) == 1:
-        problems.append(
-            f"training needs two different labels, but {file} has only {next(iter(found))}. Add examples of another."
-        )
-    return problems
-
-
-def _read_row(kind: str, row: dict[str, Any], texts: list[str], where: str) -> list[Any]:
-    """Return the labels of a row; those of a question are whether it has an answer."""
-    needed = TASK_COLUMNS[kind] if kind in TEXTS else {name_label_column(kind, row)}
-    lacking = {column for column in needed if row.get(column) is None or row[column] == ""}
-    values = [row.get(column) for column in texts]
-    if not any(value and (not isinstance(value, str) or value.strip()) for value in values):
-        lacking |= {*texts}
-    if lacking:
-        raise ValueError(f"{where} lacks {', '.join(sorted(lacking))}. Add it, or remove the row.")
-    return READERS[kind](row, where)
-
-
-def _read_label(row: dict[str, Any], where: str) -> list[Any]:
-    if not _is_label(row["label"]):
-        raise ValueError(f"a label must be text or a whole number, but is {row['label']} in {where}. Correct it.")
-    return [row["label"]]
-
-
-def _read_labels(row: dict[str, Any], where: str) -> list[Any]:
-    if not (isinstance(row["label"], list) and all(map(_is_label, row["label"]))):
-        raise ValueError(
-            f"label must be a list of texts or of whole numbers, but is {row['label']} in {where}. Correct it."
-        )
-    return row["label"]
-
-
-def _read_value(row: dict[str, Any], where: str) -> list[Any]:
-    if not _is_number(value := get_label("regression", row)):
-        raise ValueError(f"a value must be a finite number, but is {value} in {where}. Correct it.")
-    return [float(value)]
-
-
-def _read_passages(row: dict[str, Any], where: str) -> list[Any]:
-    return []  # `read_queries` has checked them
-
-
-def _read_tags(row: dict[str, Any], where: str) -> list[Any]:
-    tags = row["tags"]
-    if not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
-        raise ValueError(f"tags must be a list of texts such as B-gene, but are {tags} in {where}. Correct them.")
-    if len(tags) != len(row["tokens"]):
-        raise ValueError(
-            f"every token needs one tag, but {where} has {len(tags)} tags for {len(row['tokens'])} tokens. Correct "
-            "them."
-        )
-    return tags
-
-
-def _read_answers(row: dict[str, Any], where: str) -> list[Any]:
-    if not (isinstance(row["answers"], dict) and isinstance(row["answers"].get("text"), list)):
-        raise ValueError(
-            f"answers must contain a list of texts as in SQuAD, but are {row['answers']} in {where}. Correct them."
-        )
-    return [True] if row["answers"]["text"] else []
-
-
-READERS = {
-    "classification": _read_label,
-    "multi_label": _read_labels,
-    "regression": _read_value,
-    "ner": _read_tags,
-    "qa": _read_answers,
-    "similarity": _read_value,
-    "retrieval": _read_passages,
-}
-
-
-def _is_label(value: Any) -> bool:
-    return isinstance(value, str | int) or (isinstance(value, float) and value.is_integer())
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def get_text(value: Any) -> str:
@@ -331,10 +286,3 @@ def write_task_text(kind: str, file: Path, path: Path, names: str | None = None)
     """Write the training texts of a task to `path`; other arguments as in `list_task_texts`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in list_task_texts(kind, file, names)))
-
-
-def fills_batch(kind: str, file: Path, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, size: int) -> bool:
-    """Return whether the training texts of a task, see `list_task_texts`, make a batch of this size for TAPT."""
-    texts = Dataset.from_dict({"text": list_task_texts(kind, file)})
-    examples = tokenize_corpus(texts, tokenizer, max_seq_length=max_seq_length)["train"]
-    return len(examples) >= size

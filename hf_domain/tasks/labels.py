@@ -8,7 +8,6 @@ import statistics
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -177,28 +176,18 @@ def name_multi_hot(
         if column not in rows.column_names:
             result[split] = rows
             continue
-        found = [
-            None if values is None else name_positions(values, named, partial(locate, split, row))
-            for row, values in enumerate(rows[column])
-        ]
+        found: list[list[str] | None] = []
+        for row, values in enumerate(rows[column]):
+            if values is not None and (len(values) != size or any(value not in (0, 1) for value in values)):
+                raise ValueError(
+                    f"every list of {column} must have {size} values of 0 and 1, as in the first split, but is "
+                    f"{values} in {locate(split, row)}. Correct it."
+                )
+            found.append(values and [name for name, value in zip(named, values, strict=True) if value])
         # The new values have another type.
         feature = List(Value("string"))
         result[split] = rows.remove_columns(column).add_column(column, found, feature=feature)
     return result
-
-
-def name_positions(values: list[Any], names: Sequence[str], locate: Callable[[], str]) -> list[str]:
-    """Return the names of the labels of an example whose list has a 0 or 1 for each label.
-
-    Raises:
-        ValueError: The list has another form.
-    """
-    if len(values) != len(names) or any(value not in (0, 1) for value in values):
-        raise ValueError(
-            f"every list of labels must have {len(names)} values of 0 and 1, as in the first split, but is {values} "
-            f"in {locate()}. Correct it."
-        )
-    return [name for name, value in zip(names, values, strict=True) if value]
 
 
 def hide_unknown(splits: DatasetDict, column: str) -> DatasetDict:

@@ -91,7 +91,7 @@ def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch):
     for part in (
         "tasks: pairs: sentence embeddings need sentence-transformers",
         "tasks: pairs: train_fractions must be left out, because a similarity task needs no training examples",
-        "tasks: pairs: a value must be a finite number, but is high in line 13 of pairs/test.jsonl",
+        "tasks: pairs: a column must have values of one type, but score is 'high' in line 13 of pairs/test.jsonl",
         "tasks: search: folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv",
         "methods: rada: rada needs tasks of the kinds classification, multi_label, regression, ner, qa, but has "
         "retrieval",
