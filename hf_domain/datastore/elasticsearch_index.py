@@ -19,7 +19,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -88,7 +88,6 @@ def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple
     """Index passages on a server, or continue an interrupted build.
 
     Args:
-        manifest: Manifest of the datastore to index.
         passages: Ids and texts of all passages that are not deleted.
 
     Raises:
@@ -103,10 +102,9 @@ def build_index(manifest: Manifest, analyzer: Analyzer, passages: Iterator[tuple
         if meta["complete"]:
             return
         rows = itertools.islice(passages, meta["num_indexed"], None)
-        progress = tqdm(total=total, initial=meta["num_indexed"], desc=f"Indexing {name}", unit="passage")
-        with progress:
+        with tqdm(total=total, initial=meta["num_indexed"], desc=f"Indexing {name}", unit="passage") as progress:
             while batch := list(itertools.islice(rows, CHECKPOINT)):
-                _send(client, [_make_action(name, number, text, analyzer) for number, text in batch])
+                _send(client, name, {number: _make_text(text, analyzer) for number, text in batch})
                 meta["num_indexed"] += len(batch)
                 _ask(lambda: client.indices.put_mapping(index=name, body={"_meta": meta}))
                 progress.update(len(batch))
@@ -183,18 +181,15 @@ class ElasticsearchIndex:
 
     def _count_passages(self, terms: set[str]) -> dict[str, int]:
         """Return the number of passages with each term, over all shards."""
-        found = {term: self.frequencies[term] for term in terms if term in self.frequencies}
-        new = sorted(terms - found.keys())
-        for start in range(0, len(new), TERMS_PER_REQUEST):
-            part = new[start : start + TERMS_PER_REQUEST]
-            hits = self._search(
-                [{"size": 0, "track_total_hits": True, "query": _match_terms({term: 1})} for term in part]
-            )
-            found |= {term: each["total"]["value"] for term, each in zip(part, hits, strict=True)}
         if len(self.frequencies) > CACHED_TERMS:
             self.frequencies = {}
-        self.frequencies |= found
-        return found
+        new = sorted(terms - self.frequencies.keys())
+        for start in range(0, len(new), TERMS_PER_REQUEST):
+            part = new[start : start + TERMS_PER_REQUEST]
+            queries = [{"size": 0, "track_total_hits": True, "query": _match_terms({term: 1})} for term in part]
+            for term, hits in zip(part, self._search(queries), strict=True):
+                self.frequencies[term] = hits["total"]["value"]
+        return self.frequencies
 
     def _search(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the hits of a few queries; repeat those that an overloaded server left unanswered."""
@@ -205,37 +200,18 @@ class ElasticsearchIndex:
             body = [line for number in waiting for line in ({"index": self.name}, queries[number])]
             answers = _ask(partial(self.client.msearch, body=body, **self.options))["responses"]
             for number, answer in zip(waiting, answers, strict=True):
-                failure = _find_failure(answer, self.name) or failure
-                if not _find_failure(answer, self.name):
+                if found := _find_failure(answer, self.name):
+                    failure = found
+                else:
                     results[number] = answer["hits"]
             if len(results) == len(queries):
                 return [results[number] for number in range(len(queries))]
         raise ConnectionError(f"{self.name} did not answer for {PATIENCE} s: {failure}. Try again later.")
 
 
-def _describe_index(analyzer: Analyzer, meta: dict[str, Any]) -> dict[str, Any]:
-    # The terms of a custom analyzer are sent as words.
-    name = analyzer.name if analyzer.function is None else "whitespace"
-    properties = {"id": {"type": "long"}, "text": {"type": "text", "analyzer": name, "index_options": "freqs"}}
-    return {
-        "settings": {
-            "number_of_shards": meta["shards"],
-            "number_of_replicas": 0,
-            "refresh_interval": "-1",
-            "similarity": {"default": {"type": "BM25", "k1": 1.2, "b": 0.75}},
-        },
-        "mappings": {"dynamic": "strict", "_meta": meta, "_source": {"enabled": False}, "properties": properties},
-    }
-
-
 def _make_text(text: str, analyzer: Analyzer) -> str:
     # A function may have the name of one of ours; the index takes its terms as words.
     return text if analyzer.function is None else " ".join(analyzer(text))
-
-
-def _make_action(name: str, number: int, text: str, analyzer: Analyzer) -> dict[str, Any]:
-    content = {"id": number, "text": _make_text(text, analyzer)}
-    return {"_op_type": "index", "_index": name, "_id": str(number), **content}
 
 
 def _match_terms(counts: Mapping[str, int]) -> dict[str, Any]:
@@ -251,7 +227,17 @@ def _open_index(client: Any, name: str, manifest: Manifest, analyzer: Analyzer) 
         return _read_meta(client, name)
     shards = max(1, -(-manifest.num_findable // PASSAGES_PER_SHARD))
     meta = {"fingerprint": manifest.fingerprint, "num_indexed": 0, "shards": shards, "complete": False}
-    client.indices.create(index=name, body=_describe_index(analyzer, meta))
+    # The terms of a custom analyzer are sent as words.
+    analyzer_name = analyzer.name if analyzer.function is None else "whitespace"
+    properties = {"id": {"type": "long"}, "text": {"type": "text", "analyzer": analyzer_name, "index_options": "freqs"}}
+    settings = {
+        "number_of_shards": shards,
+        "number_of_replicas": 0,
+        "refresh_interval": "-1",
+        "similarity": {"default": {"type": "BM25", "k1": 1.2, "b": 0.75}},
+    }
+    mappings = {"dynamic": "strict", "_meta": meta, "_source": {"enabled": False}, "properties": properties}
+    client.indices.create(index=name, body={"settings": settings, "mappings": mappings})
     return meta
 
 
@@ -272,15 +258,18 @@ def _read_meta(client: Any, name: str) -> dict[str, Any]:
     return index["mappings"]["_meta"]
 
 
-def _send(client: Any, actions: list[dict[str, Any]]) -> None:
+def _send(client: Any, name: str, texts: dict[int, str]) -> None:
     """Index passages; send those again that an overloaded server refused."""
     helpers = importlib.import_module(f"{type(client).__module__.partition('.')[0]}.helpers")
-    pending = {action["_id"]: action for action in actions}
-    failure = None
     options = {"chunk_size": 1000, "max_chunk_bytes": 10 << 20, "raise_on_error": False}
+    failure = ""
+
+    def send() -> list[tuple[bool, dict[str, Any]]]:
+        actions = ({"_index": name, "_id": str(number), "id": number, "text": text} for number, text in texts.items())
+        return list(helpers.streaming_bulk(client, actions, **options))
+
     for _ in _wait():
-        call = partial(_collect, helpers.streaming_bulk, client, pending.values(), **options)
-        items = [details for ok, item in _ask(call) if not ok for details in item.values()]
+        items = [details for ok, item in _ask(send) if not ok for details in item.values()]
         refused = [item for item in items if item["status"] not in OVERLOADED]
         if refused:
             raise ValueError(
@@ -290,19 +279,15 @@ def _send(client: Any, actions: list[dict[str, Any]]) -> None:
         if not items:
             return
         failure = str(items[0]["error"])
-        pending = {item["_id"]: pending[item["_id"]] for item in items}
+        texts = {int(item["_id"]): texts[int(item["_id"])] for item in items}
     raise ConnectionError(
         f"the server refused passages for {PATIENCE} s: {failure}. Run the build again later; it continues."
     )
 
 
-def _collect(function: Callable, client: Any, actions: Iterable[dict[str, Any]], **options: Any) -> list:
-    return list(function(client, (dict(action) for action in actions), **options))  # the clients modify actions
-
-
 def _ask(call: Callable[[], Any], is_known: bool = True) -> Any:
     """Return the answer to a call; wait for an overloaded server, and for a restarting one if it answered before."""
-    failure: Exception | None = None
+    failure = Exception()
     for _ in _wait():
         try:
             return call()
@@ -311,7 +296,6 @@ def _ask(call: Callable[[], Any], is_known: bool = True) -> Any:
             if not _is_of_client(error) or not (is_down or getattr(error, "status_code", None) in OVERLOADED):
                 raise
             failure = error
-    assert failure is not None
     raise failure
 
 
@@ -356,11 +340,6 @@ def _tell_failures(name: str) -> Iterator[None]:
                 f"the server must be up and its address right, but it cannot be reached: {error}. Run the same "
                 "again when it is back."
             ) from error
-        if kind == "UnsupportedProductError":
-            raise ValueError(
-                "the server must identify itself as Elasticsearch, but does not. Use the engine opensearch for "
-                "OpenSearch; otherwise check for a proxy that drops the header X-Elastic-Product."
-            ) from error
         raise _explain(getattr(error, "status_code", None), str(error), name) from error
 
 
@@ -385,6 +364,4 @@ def _explain(status: Any, message: str, name: str) -> Exception:
             "the client is of another major version than the server: "
             f"{message}. For Elasticsearch 8 run pip install 'elasticsearch>=8,<9'."
         )
-    if "too_many" in message and "clauses" in message:
-        return ValueError(f"a query has more terms than the server takes: {message}. Lower max_query_terms.")
-    return ValueError(f"the server refuses the request ({status}): {message}")
+    return ValueError(f"the server refuses the request: {message}")

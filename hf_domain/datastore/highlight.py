@@ -11,25 +11,6 @@ SHOWN_PREDICTIONS = 3
 BOLD, RESET = "\x1b[1m", "\x1b[0m"
 LEAST_BOLD = 0.5  # a terminal has no shades; words with 1.5 times the average weight are bold
 
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>What the model reads</title>
-<style>
-body {{ font-family: sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; line-height: 1.5; }}
-blockquote {{ margin: 0; padding: 0.5rem 1rem; background: #f2f2f2; }}
-li {{ margin: 1rem 0; }}
-.source {{ color: #666; font-size: 0.85rem; }}
-mark {{ padding: 0; }}
-</style>
-</head>
-<body>
-{readings}
-</body>
-</html>
-"""
-
 
 class Span(NamedTuple):
     """Marked characters of a passage."""
@@ -71,7 +52,6 @@ def read_passages(
     text: str,
     k: int = 10,
     *,
-    max_query_terms: int | None = None,
     found: Mapping[int, float] | None = None,
     weights: Mapping[int, Sequence[tuple[int, int, float]]] | None = None,
     probabilities: Mapping[int, float] | None = None,
@@ -81,7 +61,6 @@ def read_passages(
 
     Args:
         k: Largest number of passages. Default: RADA, section 4.1.
-        max_query_terms: See `Datastore.search`.
         found: The passages that a model read: id -> score, best first. Default: searches for them.
         weights: Passage id -> (start, end, weight) of characters, for example the words that a model weighs. In other
             passages the words of the query are marked, with weight 1.
@@ -92,7 +71,7 @@ def read_passages(
         The passages, best first.
     """
     if found is None:
-        ((ids, scores),) = datastore.search([text], k, max_query_terms)
+        ((ids, scores),) = datastore.search([text], k)
     else:
         ids, scores = [*found], [*found.values()]
     terms = {term.text for term in datastore.analyzer.find_terms(text)}
@@ -102,23 +81,19 @@ def read_passages(
         if weights is not None and is_chosen:
             spans = [Span(*span) for span in weights[row["id"]]]
         else:
-            shared = [term for term in datastore.analyzer.find_terms(row["text"]) if term.text in terms]
-            spans = [Span(term.start, term.end, 1.0) for term in shared]
+            found_terms = datastore.analyzer.find_terms(row["text"])
+            spans = [Span(term.start, term.end, 1.0) for term in found_terms if term.text in terms]
         spans = _join_spans(spans)
-        probability = None if probabilities is None else probabilities.get(row["id"])
+        probability = (probabilities or {}).get(row["id"])
         passages.append(ReadPassage(row["id"], row["document_id"], row["text"], score, spans, probability, is_chosen))
     return Reading(text, passages, predictions)
 
 
 def format_text(reading: Reading, use_bold: bool = True) -> str:
-    """Format a reading for a terminal.
+    """Format a reading for a terminal; control characters, which could command it, become blanks.
 
     Args:
-        reading: The output of `read_passages`.
         use_bold: Whether to mark words, by terminal codes.
-
-    Returns:
-        Lines of text. Control characters of passages are replaced, since they could command the terminal.
     """
     lines = [f"What is read for: {_clean(reading.text)}"]
     lines += [f"Prediction: {_clean(_describe_predictions(reading))}"] if reading.predictions else []
@@ -135,20 +110,8 @@ def format_text(reading: Reading, use_bold: bool = True) -> str:
     return "\n".join(lines)
 
 
-def format_html(readings: Sequence[Reading]) -> str:
-    """Format readings as an HTML page; the heavier a word, the stronger its color.
-
-    Args:
-        readings: Outputs of `read_passages`.
-
-    Returns:
-        A page in one file; all text is escaped.
-    """
-    return PAGE.format(readings="\n".join(format_section(reading) for reading in readings))
-
-
 def format_section(reading: Reading) -> str:
-    """Format a reading as a section of an HTML page; all text is escaped."""
+    """Format a reading as a section of an HTML page: the heavier a word, the stronger its color. Text is escaped."""
     items = []
     for passage in reading.passages:
         text = "".join(

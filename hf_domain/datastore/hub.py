@@ -18,14 +18,7 @@ from huggingface_hub import DatasetCard, DatasetCardData, HfApi, snapshot_downlo
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from hf_domain.datastore.manifest import (
-    MANIFEST,
-    SCHEMA,
-    TOKENIZER,
-    Manifest,
-    describe_file,
-    read_manifest,
-)
+from hf_domain.datastore.manifest import MANIFEST, SCHEMA, TOKENIZER, Manifest, describe_file, read_manifest
 from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text
 from hf_domain.datastore.store import Datastore
 from hf_domain.datastore.verification import check_inside, check_rows, load_tokenizer
@@ -119,15 +112,16 @@ def load_from_hub(
         )
     source = Path(repo_id)
     if not source.is_dir():
-        patterns = [MANIFEST, "data/*.parquet", f"{TOKENIZER}/*"]
         options: dict[str, Any] = {"revision": revision, "token": token, "cache_dir": cache_dir}
-        source = Path(snapshot_download(repo_id, repo_type="dataset", allow_patterns=patterns, **options))
+        options["allow_patterns"] = [MANIFEST, "data/*.parquet", f"{TOKENIZER}/*"]
+        source = Path(snapshot_download(repo_id, repo_type="dataset", **options))
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Not `FOLDER.unfinished`, which may hold an interrupted build that will continue.
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as work:
         unfinished = Path(work, folder.name)
         unfinished.mkdir()
-        datastore = _copy_datastore(source, unfinished, repo_id, analyzer)
+        _copy_datastore(source, unfinished, repo_id)
+        datastore = Datastore.load(unfinished, analyzer=analyzer, rebuild_index=True)
         os.replace(unfinished, folder)
     return Datastore.load(folder, analyzer=datastore.analyzer.function)
 
@@ -172,10 +166,8 @@ def export_datastore(
     DatasetCard(card).save(folder / "README.md")
 
 
-def _copy_datastore(
-    source: Path, folder: Path, repo_id: str, analyzer: str | Callable[[str], list[str]] | None
-) -> Datastore:
-    """Make a datastore from a published one, in an empty folder."""
+def _copy_datastore(source: Path, folder: Path, repo_id: str) -> None:
+    """Copy a published datastore, all but its index, into an empty folder."""
     published = read_manifest(source)
     expected = read_json(source / MANIFEST).get("fingerprint")
     if expected is None:
@@ -206,7 +198,6 @@ def _copy_datastore(
     if not known:
         raise ValueError(f"{repo_id} must hold a passage, but holds none. Publish it again.")
     write_json(folder / MANIFEST, asdict(manifest))
-    return Datastore.load(folder, analyzer=analyzer, rebuild_index=True)
 
 
 def _copy_part(
@@ -224,13 +215,14 @@ def _copy_part(
         for rows in _read_rows(file, manifest.num_passages, published):
             rows["text_hash"] = [hash_text(text) for text in rows["text"]]
             for number, text_hash in enumerate(rows["text_hash"], manifest.num_passages):
-                if number not in deleted and text_hash in known:
+                if number in deleted:
+                    continue
+                if text_hash in known:
                     raise ValueError(
                         f"passages must have different texts, but that of passage {number} in {file} occurs "
                         "twice. Publish the datastore again."
                     )
-                if number not in deleted:
-                    known.add(text_hash)
+                known.add(text_hash)
             check_rows(rows, manifest, tokenizer, deleted)
             writer.write_batch(pa.RecordBatch.from_pydict(rows, SCHEMA))
     manifest.parts.append(part)

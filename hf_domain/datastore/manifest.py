@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ MANIFEST = "datastore.json"
 TOKENIZER = "tokenizer"
 ENGINES = ("tantivy", "elasticsearch", "opensearch")
 PART, INDEX = re.compile(r"passages-\d{5,9}\.arrow"), re.compile(r"index-\d{6,9}")
-PLAIN_NAME = re.compile(r"\.?\w[\w.-]*")
+FILE = re.compile(rf"{PART.pattern}|{INDEX.pattern}/\.?\w[\w.-]*")
 MAX_LENGTH = 1_000_000  # tokens of a passage, in any datastore
 SCHEMA = FEATURES.arrow_schema.append(pa.field("text_hash", pa.int64()))
 
@@ -90,39 +89,32 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         content = read_json(file)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is damaged: {error}. Build the datastore again.") from error
-    version = content.get("format_version") if isinstance(content, dict) else None
-    if isinstance(content, dict) and version != FORMAT_VERSION:
+    except ValueError as error:
+        raise _describe_damage(file, str(error)) from error
+    if not isinstance(content, dict):
+        raise _describe_damage(file, "it must hold a JSON object")
+    if (version := content.get("format_version")) != FORMAT_VERSION:
         raise ValueError(
             f"the format of a datastore must be {FORMAT_VERSION}, but that of {folder} is {version!r}. Build the "
             "datastore again, or use the version of hf-domain that wrote it."
         )
-    return _check_content(file, content)
-
-
-def _check_content(file: Path, content: Any) -> Manifest:
-    """Return the manifest in a file; raise if a field is missing, unknown or invalid."""
-
-    def fail(name: str, expected: str) -> ValueError:
-        found = f"is {str(content[name])[:80]}" if name in content else "is missing"
-        return ValueError(f"{file} is damaged: {name} must be {expected}, but {found}. Build the datastore again.")
-
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} is damaged: it must hold a JSON object. Build the datastore again.")
-    content = {name: value for name, value in content.items() if name != "fingerprint"}  # of a published one
-    if unknown := content.keys() - {field.name for field in fields(Manifest)}:
-        raise ValueError(f"{file} is damaged: unknown fields {', '.join(sorted(unknown))}. Build the datastore again.")
-    for name, (expected, is_valid) in _FIELDS.items():
-        if name not in content or not is_valid(content[name]):
-            raise fail(name, expected)
+    content.pop("fingerprint", None)  # of a published one
+    if differing := content.keys() ^ {field.name for field in fields(Manifest)}:
+        raise _describe_damage(file, f"missing or unknown fields {', '.join(sorted(differing))}")
+    for name, is_valid in _VALID.items():
+        if not is_valid(content[name]):
+            raise _describe_damage(file, f"{name} is {str(content[name])[:80]}")
     manifest = Manifest(**content)
     if manifest.deleted and manifest.deleted[-1] >= manifest.num_passages:
-        raise fail("deleted", f"ids below num_passages, {manifest.num_passages}")
-    inside = {f"{manifest.index}/{Path(name).name}" for name in manifest.files}
-    if not {*manifest.parts} <= manifest.files.keys() <= {*manifest.parts, *inside}:
-        raise fail("files", "the parts and the files of the index")
+        raise _describe_damage(file, f"deleted has ids from num_passages, {manifest.num_passages}")
+    inside = {name for name in manifest.files if name.startswith(f"{manifest.index}/")}
+    if {*manifest.parts} != manifest.files.keys() - inside:
+        raise _describe_damage(file, "files has others than the parts and those of the index")
     return manifest
+
+
+def _describe_damage(file: Path, damage: str) -> ValueError:
+    return ValueError(f"{file} is damaged: {damage}. Build the datastore again.")
 
 
 def _is_text(value: Any) -> bool:
@@ -133,62 +125,30 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0  # True is an int as well
 
 
-def _is_rising(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and all(map(_is_count, value))
-        and all(first < second for first, second in pairwise(value))
-    )
-
-
 def _is_file(name: str, details: Any) -> bool:
-    *folder, name = name.split("/")
     return (
-        (len(folder) == 1 and INDEX.fullmatch(folder[0]) is not None and PLAIN_NAME.fullmatch(name) is not None)
-        or (not folder and PART.fullmatch(name) is not None)
-    ) and (
-        isinstance(details, dict)
+        FILE.fullmatch(name) is not None
+        and isinstance(details, dict)
         and details.keys() == {"size", "sha256"}
         and _is_count(details["size"])
         and _is_text(details["sha256"])
     )
 
 
-_COUNT = ("a whole number from 0", _is_count)
-_TEXT = ("a string", _is_text)
-_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "max_length": (
-        f"a whole number from 1 to {MAX_LENGTH:,}",
-        lambda value: _is_count(value) and 1 <= value <= MAX_LENGTH,
+_VALID: dict[str, Callable[[Any], Any]] = {
+    "max_length": lambda value: _is_count(value) and 1 <= value <= MAX_LENGTH,
+    "engine": lambda value: value in ENGINES,
+    "engine_version": lambda value: value is None or _is_text(value),
+    "index": lambda value: value is None or (_is_text(value) and INDEX.fullmatch(value)),
+    "parts": lambda value: (
+        isinstance(value, list)
+        and all(_is_text(name) and PART.fullmatch(name) for name in value)
+        and len({*value}) == len(value)
     ),
-    "tokenizer": _TEXT,
-    "analyzer": _TEXT,
-    "analyzer_fingerprint": _TEXT,
-    "engine": (f"one of {', '.join(ENGINES)}", lambda value: _is_text(value) and value in ENGINES),
-    "engine_version": ("a string or null", lambda value: value is None or _is_text(value)),
-    "index": (
-        "null or index- with a number",
-        lambda value: value is None or (_is_text(value) and INDEX.fullmatch(value) is not None),
-    ),
-    "parts": (
-        "a list of files in the folder, passages-NUMBER.arrow",
-        lambda value: (
-            isinstance(value, list)
-            and all(_is_text(name) and PART.fullmatch(name) for name in value)
-            and len({*value}) == len(value)
-        ),
-    ),
-    "num_documents": _COUNT,
-    "num_characters": _COUNT,
-    "num_passages": _COUNT,
-    "num_duplicates": _COUNT,
-    "documents_hash": _TEXT,
-    "passages_hash": _TEXT,
-    "deleted": ("a rising list of ids", _is_rising),
-    "files": (
-        "sizes and checksums of the files in the folder",
-        lambda value: isinstance(value, dict) and all(_is_file(*item) for item in value.items()),
-    ),
+    "deleted": lambda value: isinstance(value, list) and all(map(_is_count, value)) and value == sorted({*value}),
+    "files": lambda value: isinstance(value, dict) and all(_is_file(*item) for item in value.items()),
+    **dict.fromkeys(("tokenizer", "analyzer", "analyzer_fingerprint", "documents_hash", "passages_hash"), _is_text),
+    **dict.fromkeys(("num_documents", "num_characters", "num_passages", "num_duplicates"), _is_count),
 }
 
 

@@ -5,10 +5,6 @@ https://tartarus.org/martin/PorterStemmer: `bli` instead of `abli`, `logi` -> `l
 Stemmers that are called Porter elsewhere lack them (methodologi for methodology) and find other passages.
 """
 
-from itertools import pairwise
-
-VOWELS = frozenset("aeiou")
-
 # If one suffix ends with another, the longer comes first.
 STEP_2 = (
     ("ational", "ate"), ("tional", "tion"), ("enci", "ence"), ("anci", "ance"), ("izer", "ize"), ("bli", "ble"),
@@ -19,9 +15,12 @@ STEP_2 = (
 STEP_3 = (
     ("icate", "ic"), ("ative", ""), ("alize", "al"), ("iciti", "ic"), ("ical", "ic"), ("ful", ""), ("ness", ""),
 )  # fmt: skip
-STEP_4 = (
-    "al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism", "ate", "iti",
-    "ous", "ive", "ize",
+STEP_4 = tuple(
+    (suffix, "")
+    for suffix in (
+        "al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent", "ion", "ou", "ism", "ate",
+        "iti", "ous", "ive", "ize",
+    )
 )  # fmt: skip
 
 
@@ -29,83 +28,57 @@ def stem(word: str) -> str:
     """Cut the suffixes off a lower-cased word."""
     if len(word) < 3:
         return word
-    word = _strip_plural(word)
+    if word.endswith(("sses", "ies")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
     word = _strip_past(word)
-    if word.endswith("y") and _has_vowel(word[:-1]):
+    if word.endswith("y") and "v" in _mark(word[:-1]):
         word = word[:-1] + "i"
-    word = _replace(word, STEP_2)
-    word = _replace(word, STEP_3)
-    word = _strip_suffix(word)
-    return _strip_end(word)
+    word = _replace(_replace(word, STEP_2), STEP_3)
+    if not word.endswith("ion") or word.endswith(("sion", "tion")):
+        word = _replace(word, STEP_4, least=2)
+    if word.endswith("e") and (_measure(word[:-1]) > 1 or (_measure(word[:-1]) == 1 and not _ends_short(word[:-1]))):
+        word = word[:-1]
+    return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word
 
 
-def _mark_consonants(word: str) -> list[bool]:
-    marks: list[bool] = []
+def _mark(word: str) -> str:
+    """Return c for each consonant and v for each vowel; a y is a vowel after a consonant."""
+    marks = ""
     for letter in word:
-        marks.append(not marks or not marks[-1] if letter == "y" else letter not in VOWELS)
+        is_vowel = letter in "aeiou" or (letter == "y" and marks.endswith("c"))
+        marks += "v" if is_vowel else "c"
     return marks
 
 
 def _measure(stem: str) -> int:
     """Porter's m: how often consonants follow vowels."""
-    marks = _mark_consonants(stem)
-    return sum(after and not before for before, after in pairwise(marks))
-
-
-def _has_vowel(stem: str) -> bool:
-    return not all(_mark_consonants(stem))
-
-
-def _ends_double(word: str) -> bool:
-    return len(word) > 1 and word[-1] == word[-2] and _mark_consonants(word)[-1]
+    return _mark(stem).count("vc")
 
 
 def _ends_short(word: str) -> bool:
     """Porter's *o: consonant, vowel, consonant, the last one not w, x or y."""
-    return _mark_consonants(word)[-3:] == [True, False, True] and word[-1] not in "wxy"
-
-
-def _strip_plural(word: str) -> str:
-    if word.endswith(("sses", "ies")):
-        return word[:-2]
-    return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+    return _mark(word).endswith("cvc") and word[-1] not in "wxy"
 
 
 def _strip_past(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) else word
-    suffix = next((suffix for suffix in ("ed", "ing") if word.endswith(suffix)), None)
-    if suffix is None or not _has_vowel(word[: -len(suffix)]):
+    stem = word.removesuffix("ing") if word.endswith("ing") else word.removesuffix("ed")
+    if stem == word or "v" not in _mark(stem):
         return word
-    word = word[: -len(suffix)]
-    if word.endswith(("at", "bl", "iz")):
-        return word + "e"
-    if _ends_double(word):
-        return word if word[-1] in "lsz" else word[:-1]
-    return word + "e" if _measure(word) == 1 and _ends_short(word) else word
+    if stem.endswith(("at", "bl", "iz")):
+        return stem + "e"
+    if stem[-1:] == stem[-2:-1] and _mark(stem).endswith("c"):
+        return stem if stem[-1] in "lsz" else stem[:-1]
+    return stem + "e" if _measure(stem) == 1 and _ends_short(stem) else stem
 
 
-def _replace(word: str, suffixes: tuple[tuple[str, str], ...]) -> str:
+def _replace(word: str, suffixes: tuple[tuple[str, str], ...], least: int = 1) -> str:
+    """Replace the first suffix that the word has, if the measure of what is before it is large enough."""
     for suffix, replacement in suffixes:
         if word.endswith(suffix):
-            stem = word[: -len(suffix)]
-            return stem + replacement if _measure(stem) else word
+            stem = word.removesuffix(suffix)
+            return stem + replacement if _measure(stem) >= least else word
     return word
-
-
-def _strip_suffix(word: str) -> str:
-    for suffix in STEP_4:
-        if word.endswith(suffix):
-            stem = word[: -len(suffix)]
-            if suffix == "ion" and not stem.endswith(("s", "t")):
-                return word
-            return stem if _measure(stem) > 1 else word
-    return word
-
-
-def _strip_end(word: str) -> str:
-    if word.endswith("e"):
-        measure = _measure(word[:-1])
-        if measure > 1 or (measure == 1 and not _ends_short(word[:-1])):
-            word = word[:-1]
-    return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word

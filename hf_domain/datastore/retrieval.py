@@ -6,7 +6,7 @@ Training then never waits for the index, runs are repeatable, and `datasets` cac
 import logging
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -56,16 +56,12 @@ def add_passages(
         ValueError: A column is missing, the datastore is empty, or k is not positive.
     """
     dataset = open_saved(dataset)
+    columns = [text_columns] if isinstance(text_columns, str) else list(text_columns)
+    options = (datastore, columns, k, max_query_terms, num_proc)
     if has_splits(dataset):
-        options: dict[str, Any] = {"max_query_terms": max_query_terms, "num_proc": num_proc}
-        return DatasetDict(
-            {
-                split: _add_passages(load_table(rows), datastore, text_columns, k, split, **options)
-                for split, rows in dataset.items()
-            }
-        )
+        return DatasetDict({split: _add_passages(load_table(rows), split, *options) for split, rows in dataset.items()})
     rows = load_table(dataset, "dataset")
-    return _add_passages(rows, datastore, text_columns, k, str(rows.split or "dataset"), max_query_terms, num_proc)
+    return _add_passages(rows, str(rows.split or "dataset"), *options)
 
 
 def find_passages(
@@ -93,14 +89,13 @@ def join_words(words: str | Sequence[str]) -> str:
 
 def _add_passages(
     dataset: Dataset,
-    datastore: Datastore,
-    text_columns: str | Sequence[str],
-    k: int,
     split: str,
-    max_query_terms: int | None = None,
-    num_proc: int | None = None,
+    datastore: Datastore,
+    columns: list[str],
+    k: int,
+    max_query_terms: int | None,
+    num_proc: int | None,
 ) -> Dataset:
-    columns = [text_columns] if isinstance(text_columns, str) else list(text_columns)
     missing = [column for column in columns if column not in dataset.column_names]
     if missing or not columns:
         raise ValueError(
@@ -111,12 +106,6 @@ def _add_passages(
         raise ValueError(f"k, the number of passages to find, must be at least 1, but is {k}")
     if not len(datastore):
         raise ValueError(f"the datastore must hold passages, but {datastore.folder} is empty. Add documents.")
-    if num_proc is not None and num_proc > 1 and datastore.client is not None and not callable(datastore.client):
-        raise ValueError(
-            f"with num_proc={num_proc} each process must make its own client, but the datastore has one that cannot be "
-            "sent to them. Pass client=FUNCTION, which returns a client, to Datastore.load, or name the server in the "
-            "environment."
-        )
     if k > len(datastore):
         logger.warning(f"{datastore.folder} holds {len(datastore)} passages: no row gets k={k}.")
     found = dataset.map(
@@ -145,7 +134,10 @@ def _retrieve(*columns: list[Any], datastore: Datastore, k: int, max_query_terms
     waiting, limit = list(range(len(texts))), k + max(map(len, own), default=0)
     while waiting:
         hits = datastore.search([texts[row] for row in waiting], limit, max_query_terms)
-        passages = _read_words({number for ids, _ in hits for number in ids}, datastore)
+        found = sorted({number for ids, _ in hits for number in ids})
+        # All rows' passages at once: reading takes most of the time.
+        words = map(_squeeze, datastore.passages.select_columns("text")[found]["text"] if found else [])
+        passages = dict(zip(found, words, strict=True))
         short = []
         for row, (ids, scores) in zip(waiting, hits, strict=True):
             contained, contains = _compare(texts[row], ids, passages, datastore)
@@ -174,13 +166,6 @@ def _find_own(rows: list[list[str]], texts: list[str], datastore: Datastore) -> 
         if passage_id is not None:
             own[number].add(passage_id)
     return own
-
-
-def _read_words(passage_ids: Iterable[int], datastore: Datastore) -> dict[int, str]:
-    """Read the passages of all rows at once, squeezed; reading takes most of the time."""
-    numbers = sorted(passage_ids)
-    texts = datastore.passages.select_columns("text")[numbers]["text"] if numbers else []
-    return {number: _squeeze(text) for number, text in zip(numbers, texts, strict=True)}
 
 
 def _compare(text: str, ids: list[int], passages: dict[int, str], datastore: Datastore) -> tuple[set[int], bool]:

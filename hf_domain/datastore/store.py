@@ -91,9 +91,8 @@ class Datastore:
             analyzer: The function that made the index, if it was a function. With `rebuild_index`, any analyzer.
             rebuild_index: Make the index again from the passages: if it is damaged or of another version, or to change
                 the analyzer.
-            client: Client of Elasticsearch or OpenSearch, or a function without arguments that makes one; with
-                `num_proc` each process needs its own. Default: made from the environment, see
-                `hf_domain.datastore.elasticsearch_index.connect`.
+            client: Client of Elasticsearch or OpenSearch, or a function without arguments that makes one, which
+                `num_proc` needs. Default: made from the environment, see `elasticsearch_index.connect`.
 
         Raises:
             ValueError: The tokenizer, analyzer or version is another one, or a file is damaged or leads out of the
@@ -189,8 +188,6 @@ class Datastore:
             For each query ids and scores, best first; of equal scores the lowest id first. Fewer than k if no more
             passages share a term with the query.
 
-        Raises:
-            ValueError: k or max_query_terms is not positive, or texts is a single string.
         """
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of queries, but is the text {texts[:50]!r}. Put it into a list.")
@@ -396,7 +393,7 @@ class Datastore:
         splits = map_in_order(executor, split_documents, batches, self.tokenizer, manifest.max_length, analyzer)
         with open(file, "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
             for batch, split in zip(kept, splits, strict=True):
-                rows: dict[str, list] = {name: [] for name in SCHEMA.names}
+                rows: list[dict[str, Any]] = []
                 indexed: list[tuple[int, str | list[str]]] = []
                 for (document_id, text), passages in zip(batch, split, strict=True):
                     manifest.num_documents += 1
@@ -409,10 +406,9 @@ class Datastore:
                         self._known.add(text_hash)
                         indexed.append((manifest.num_passages, terms))
                         values = (manifest.num_passages, document_id, passage.text, passage.input_ids, text_hash)
-                        for column, value in zip(rows.values(), values, strict=True):
-                            column.append(value)
+                        rows.append(dict(zip(SCHEMA.names, values, strict=True)))
                         manifest.count_passage(document_id, passage.text, passage.input_ids)
-                writer.write_batch(pa.RecordBatch.from_pydict(rows, SCHEMA))
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
                 yield from indexed
 
     @cached_property

@@ -39,8 +39,8 @@ def write_index(
 ) -> None:
     """Write an index into a new folder.
 
-    Index files are replaced, never changed. The new index takes those of `base` as hard links, so that adding to a
-    large index costs only what is added, and `base` stays as it is.
+    tantivy replaces index files by renaming, and never changes them. So the new index takes those of `base` as hard
+    links: adding to a large index costs only what is added, and `base` stays as it is.
 
     Args:
         folder: Must not exist.
@@ -51,8 +51,11 @@ def write_index(
     folder.mkdir()
     if base is not None:
         for file in base.iterdir():
-            if not file.name.endswith(".lock"):
-                _link(file, folder / file.name)
+            if file.suffix != ".lock":
+                try:
+                    os.link(file, folder / file.name)
+                except OSError:  # no links on this disk
+                    shutil.copyfile(file, folder / file.name)
     index = tantivy.Index.open(str(folder)) if base else tantivy.Index(_make_schema(), path=str(folder))
     # One thread, to keep passages in order, and the segments that hold them.
     writer = index.writer(MEMORY, 1)
@@ -97,17 +100,7 @@ class TantivyIndex:
     def search(
         self, texts: Sequence[str], k: int, max_query_terms: int | None = None
     ) -> list[tuple[list[int], list[float]]]:
-        """Find passages.
-
-        Args:
-            texts: Queries; every term counts as often as it occurs.
-            k: Largest number of passages for each query.
-            max_query_terms: Use only this many of the query's rarest terms: faster, different results.
-
-        Returns:
-            For each query ids and scores, best first; of equal scores the lowest id first. Fewer than k if no more
-            passages share a term with the query.
-        """
+        """Find passages, see `Datastore.search`."""
         return [self._search(Counter(_check_terms(self.analyzer(text))), k, max_query_terms) for text in texts]
 
     def _search(self, terms: Mapping[str, int], k: int, max_query_terms: int | None) -> tuple[list[int], list[float]]:
@@ -145,11 +138,3 @@ def _make_schema() -> Any:
 
 def _check_terms(terms: list[str]) -> list[str]:
     return [term for term in terms if len(term) * 4 <= MAX_TERM_BYTES]
-
-
-def _link(source: Path, target: Path) -> None:
-    # Links are safe, because tantivy replaces files by renaming; copy if links are refused.
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

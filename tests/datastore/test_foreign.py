@@ -131,7 +131,7 @@ def test_parts_outside_the_folder_are_refused(store):
     manifest = read_json(store / "datastore.json")
     files = {name.replace(part.name, "../outside.arrow"): details for name, details in manifest["files"].items()}
     change_manifest(store, parts=["../outside.arrow"], files=files)
-    with pytest.raises(ValueError, match=r"parts must be a list of files in the folder, .* \['\.\./outside\.arrow'\]"):
+    with pytest.raises(ValueError, match=r"damaged: parts is \['\.\./outside\.arrow'\]"):
         Datastore.load(store)
 
 
@@ -149,7 +149,7 @@ def test_parts_outside_the_folder_are_refused(store):
 )  # fmt: skip
 def test_odd_manifests_are_reported(store, name, value):
     change_manifest(store, **{name: value})
-    with pytest.raises(ValueError, match=rf"datastore\.json is damaged: {name} must be .* Build the datastore again"):
+    with pytest.raises(ValueError, match=rf"datastore\.json is damaged: .*{name}.* Build the datastore again"):
         Datastore.load(store)
 
 

@@ -1,6 +1,7 @@
 """The folder of a datastore: what is in it, what changes it, and what a crash leaves."""
 
 import json
+import math
 import pickle
 import shutil
 import signal
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, IterableDataset, List, Value
 from filelock import FileLock
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_tokenizer
 
@@ -61,17 +62,10 @@ def test_rows_are_passages(tmp_path, tokenizer):
         for row, document in enumerate(split_texts([text or "" for text in texts], tokenizer, 32))
         for passage in document
     ]
-    seen, unique = set(), []
-    for row in expected:
-        if row[1] not in seen:
-            unique.append(row)
-            seen.add(row[1])
+    unique = [row for number, row in enumerate(expected) if row[1] not in [each[1] for each in expected[:number]]]
     passages = Datastore.load(tmp_path / "store", tokenizer).passages
-    assert passages.column_names == ["id", "document_id", "text", "input_ids"]
-    assert {name: str(feature.dtype if name != "input_ids" else feature.feature.dtype)
-            for name, feature in passages.features.items()} == {
-        "id": "int64", "document_id": "string", "text": "string", "input_ids": "int32"
-    }  # fmt: skip
+    types = {"id": Value("int64"), "document_id": Value("string"), "text": Value("string")}
+    assert passages.features == types | {"input_ids": List(Value("int32"))}
     assert passages["id"][:] == list(range(len(unique)))
     assert [(row["document_id"], row["text"], row["input_ids"]) for row in passages] == unique
     assert len(datastore) == len(unique) and datastore.manifest.num_duplicates == len(expected) - len(unique)
@@ -107,8 +101,6 @@ def test_commits_grow_with_the_datastore(tmp_path, tokenizer, monkeypatch):
 
 
 def test_scores_are_bm25(datastore):
-    import math
-
     documents = [text.split() for text in TEXTS]
     query = ["alpha", "beta", "beta", "unit14"]
     scores = []
@@ -177,7 +169,7 @@ def test_documents_have_the_ids_of_their_file(tmp_path, tokenizer):
     """A column of whole numbers with a gap is read as fractions."""
     for ids, found in (([12.0, 13.5], ["12", "13.5"]), (["007", "x"], ["007", "x"])):
         store = build_datastore(
-            Dataset.from_dict({"text": TEXTS[:2], "pmid": ids}), tmp_path / ids.__str__(), tokenizer, id_column="pmid"
+            Dataset.from_dict({"text": TEXTS[:2], "pmid": ids}), tmp_path / str(ids), tokenizer, id_column="pmid"
         )
         assert store.passages["document_id"] == found
     for missing in (None, float("nan")):
@@ -428,17 +420,14 @@ def test_ids_and_queries_of_other_kinds(datastore):
 
 def fail_at(monkeypatch, number, error):
     """Let the so-manieth batch of rows fail to be written."""
-    calls = iter(range(1000))
-    make = pa.RecordBatch.from_pydict
+    calls, make = iter(range(1000)), pa.RecordBatch.from_pylist
 
-    class Writing:
-        @staticmethod
-        def from_pydict(*arguments):
-            if next(calls) == number:
-                raise error
-            return make(*arguments)
+    def write(*arguments):
+        if next(calls) == number:
+            raise error
+        return make(*arguments)
 
-    monkeypatch.setattr(pa, "RecordBatch", Writing)
+    monkeypatch.setattr(pa, "RecordBatch", SimpleNamespace(from_pylist=write))
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])

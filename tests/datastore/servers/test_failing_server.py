@@ -11,7 +11,7 @@ from datasets import Dataset
 from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain.datastore import Datastore, add_passages, build_datastore, elasticsearch_index
-from hf_domain.datastore.elasticsearch_index import _make_action as make_action
+from hf_domain.datastore.elasticsearch_index import _make_text as make_text
 
 sys.path.insert(0, str(Path(__file__).parent))
 from node import Node, list_missing_tools
@@ -135,7 +135,7 @@ def test_documents_are_cut_once_though_the_server_dies(tmp_path, tokenizer, node
     )
     with monkeypatch.context() as patch:
         patch.setattr(elasticsearch_index, "PATIENCE", 1)
-        patch.setattr(elasticsearch_index, "_make_action", lambda *arguments: node.kill() or make_action(*arguments))
+        patch.setattr(elasticsearch_index, "_make_text", lambda *arguments: node.kill() or make_text(*arguments))
         with pytest.raises(ConnectionError, match="cannot be reached"):
             build(tmp_path / "server", tokenizer)
     node.start()
@@ -166,14 +166,15 @@ def test_passages_that_a_full_queue_refuses_are_sent_again(tmp_path, tokenizer, 
     settings.write_text(f"{usual}\nnode.processors: 1\nthread_pool.write.queue_size: 1\n")
     node.start()
     node.wait()
-    collect, ours, others = elasticsearch_index._collect, list[int](), list[int]()
+    helpers, ours, others = importlib.import_module("opensearchpy.helpers"), list[int](), list[int]()
+    send = helpers.streaming_bulk
 
     def record(*arguments, **options):
-        sent = collect(*arguments, **options)
-        ours.extend(details["status"] for _, item in sent for details in item.values())
-        return sent
+        for sent in send(*arguments, **options):
+            ours.extend(details["status"] for details in sent[1].values())
+            yield sent
 
-    monkeypatch.setattr(elasticsearch_index, "_collect", record)
+    monkeypatch.setattr(helpers, "streaming_bulk", record)
     threads = [threading.Thread(target=flood, args=(others, lambda: 429 in ours)) for _ in range(8)]
     try:
         for thread in threads:
@@ -206,10 +207,10 @@ def test_an_index_that_takes_no_passages_is_reported(tmp_path, tokenizer, server
     monkeypatch.setattr(elasticsearch_index, "PATIENCE", 2)
     send, blocked = elasticsearch_index._send, iter([False, False, True])
 
-    def block_third(client, actions):
+    def block_third(client, *passages):
         if next(blocked, False):
             client.indices.put_settings(index="hf-domain-*", body={"index": {f"blocks.{block}": True}})
-        send(client, actions)
+        send(client, *passages)
 
     monkeypatch.setattr(elasticsearch_index, "_send", block_third)
     with pytest.raises(error, match=message):
