@@ -64,13 +64,13 @@ def folder(tmp_path):
     AutoTokenizer.from_pretrained(encoder).save_pretrained(folder)
     write_model_card(
         folder,
+        {"license": "apache-2.0"},
         method="varmae",
         model_name="tester/cats",
         base_model="encoder",
         corpus="sentences on cats",
         settings={"tokens": "1,000"},
         limits="Only cats.",
-        license="apache-2.0",
         license_note="Nothing to add.",
         example="the [MASK] sat",
     )

@@ -35,11 +35,10 @@ CARD = {
     "corpus": "abstracts",
     "settings": {"tokens": "1,000", "learning rate": "1e-4"},
     "limits": "Not tested on speech.",
-    "license": "apache-2.0",
+    "metadata": {"license": "apache-2.0"},
     "license_note": "Text: CC BY 4.0.",
     "example": "a [MASK] model",
-    "results_table": "| a | b |\n| --- | --- |\n| 1 | 2 |",
-    "pictures": ["results.png"],
+    "results": "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n![results](results.png)",
 }
 
 

@@ -41,7 +41,7 @@ from hf_domain.comparison.steps import (
 )
 from hf_domain.comparison.summary import Report
 from hf_domain.data.files import SPLITS
-from hf_domain.hub import MODEL_FILES, has_own_code, read_config
+from hf_domain.hub import MODEL_FILES, has_own_code, is_hub_id, read_config
 from hf_domain.methods import METHODS
 from hf_domain.safe_io import (
     lock_folder,
@@ -54,7 +54,7 @@ from hf_domain.safe_io import (
 )
 from hf_domain.tasks.files import SENTENCES, Task, find_texts, get_text
 from hf_domain.tasks.scores import read_examples
-from hf_domain.training.cards import make_usage, write_model_card
+from hf_domain.training.cards import describe_encoder, make_usage, write_model_card
 from hf_domain.training.run_files import STATE
 
 logger = logging.getLogger(__name__)
@@ -173,27 +173,24 @@ def make_publication(
     # The cards of the others say so themselves.
     elif source.card and METHODS[source.card].trains_stock_model and "expanded_vocabulary" in result.step.flags:
         stages.append("an expansion of its vocabulary by words of the domain")
-    start = output_dir / report.plan["folder"] / encoder
+    home = output_dir / report.plan["folder"]
+    start, base_model = home / encoder, encoder if is_hub_id(encoder, home) else None
+    parts = [make_results(report), f"{describe_row(source, report)} {explain(report)}"] if report.plan["tasks"] else []
     write_model_card(
         unfinished,
+        {"license": license, "language": language, "base_model": base_model},
         # The model's type decides: DAPT that starts after a VarMAE continues the VarMAE.
         method=config["model_type"] if has_own_code(config) else source.card,
         task=source.hub_task,
         model_name=model_name,
-        base_model=str(start.resolve()) if start.exists() else encoder,
-        stages=stages,
-        note=recipe.note if task is None else "",
+        base_model=describe_encoder(str(start) if start.exists() else encoder, stages=stages),
         corpus=describe_text(result.step, report.plan),
         settings=list_settings(result),
-        limits=limits,
-        license=license,
+        limits=f"{recipe.note if task is None else ''} {limits}".strip(),
         license_note=license_note,
         example=example,
         usage_output=run_usage(unfinished, example, source.hub_task),
-        language=language,
-        results_table=make_results(report) if report.plan["tasks"] else None,
-        results_note=f"{describe_row(source, report)} {explain(report)}",
-        pictures=pictures,
+        results="\n\n".join([*parts, *(f"![{Path(name).stem}]({name})" for name in pictures)]),
     )
     replace_folder(unfinished, folder)
     return folder

@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,6 @@ model = {auto_class}.from_pretrained({model}{trust})"""
 PREDICT = """import hf_domain
 
 print(hf_domain.predict({model}, {rows}{options})[0])"""
-TASK_NAMES = {
-    "text-classification": "text classification",
-    "token-classification": "token classification",
-    "question-answering": "question answering",
-    "feature-extraction": "encoding texts",
-    "sentence-similarity": "sentence embeddings",
-}
 # The Hub's names of our metrics.
 METRIC_TYPES = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
 # The deciding metric of a task is the first of these that was measured; with several labels, macro F1.
@@ -88,14 +81,18 @@ SETTINGS = (
 
 @dataclass(kw_only=True)
 class Card:
-    """What a model card says. The rest comes from the saved model and from its method."""
+    """The text of a model card. The rest comes from the saved model and from its method."""
 
     model_name: str
     """Name that users of the model will write."""
     base_model: str
-    """Encoder that training started from: a name on the Hub, or a folder, of which the card shows the last name."""
+    """What training started from: a name on the Hub, or see `describe_encoder`."""
     example: str
     """A text for the usage snippet; for a masked LM with the tokenizer's mask token."""
+    corpus: str
+    """The text or the data of the training."""
+    settings: Mapping[str, Any]
+    """Hyperparameters and costs, name to value."""
     limits: str
     """Uses for which the model was not tested."""
     license_note: str
@@ -108,94 +105,64 @@ class Card:
     """What to call the method. Default: its title."""
     summary: str = ""
     """The first sentence; `{base_model}` is the encoder. Default: that of the method and the task."""
-    note: str = ""
-    """A sentence on how the training differs from the method's."""
-    origin: str | None = None
-    """Hub name of the model from which a local encoder was made, if known."""
-    averaged: Sequence[tuple[str, str | None]] = ()
-    """The other encoders of an average, and their origins."""
-    stages: Sequence[str] = ()
-    """Earlier trainings of the encoder, in order."""
-    corpus: str = ""
-    """The text or the data of the training; empty without training."""
-    datasets: Sequence[str] = ()
-    """Datasets of the Hub that were trained on."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Hyperparameters and costs, name to value."""
     command: str = ""
     """Command of the training, or its call in Python."""
-    license: str | None = None
-    """License of the weights, as an identifier of the Hub; None if it is not settled."""
-    data_license: str | None = None
-    """License of the data, as an identifier of the Hub, if known."""
-    language: str | None = "en"
-    """Code of the language of the corpus, if known."""
     usage_output: str = ""
     """Output of the usage snippet."""
-    results_table: str | None = None
-    """Markdown table of measured results."""
-    results_note: str = ""
-    """Data of these results."""
-    scores: Sequence[EvalResult] = ()
-    """Deciding metrics, for the metadata."""
-    pictures: Sequence[str] = ()
-    """File names of plots in the folder."""
-    warning: str | None = None
+    results: str = ""
+    """Markdown of what was measured: a table, a note and pictures."""
+    warning: str = ""
     """A sentence that a reader must not miss."""
 
 
-def write_model_card(folder: str | Path, **facts: Any) -> Path:
+def write_model_card(folder: str | Path, metadata: Mapping[str, Any], **facts: Any) -> Path:
     """Write README.md into the folder of a saved model.
 
     Args:
+        metadata: Fields of huggingface_hub's `ModelCardData`, such as license and language.
         facts: The fields of `Card`.
     """
     path = Path(folder) / "README.md"
-    write_text(path, str(format_card(folder, Card(**facts))))
+    write_text(path, str(format_card(folder, Card(**facts), **metadata)))
     return path
 
 
-def format_card(folder: str | Path, card: Card) -> ModelCard:
-    """Return the card of a saved model.
+def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
+    """Return the card of a saved model; see `write_model_card`.
 
     Raises:
         ValueError: The method is unknown, or the Hub does not accept a license.
     """
     if card.method is not None and card.method not in METHODS:
         raise ValueError(f"the method of a model card must be one of {', '.join(METHODS)}, but is {card.method}")
-    check_license(card.license)
-    check_license(card.data_license)
+    for name in ("license", "data_license"):
+        check_license(metadata.get(name))
     about, config = METHODS[card.method] if card.method else None, read_config(folder)
-    encoders = [(card.base_model, card.origin), *card.averaged]
-    start = " and ".join(name_encoder(name, origin, card.stages) for name, origin in encoders)
-    bases = [*dict.fromkeys(base for name, origin in encoders if (base := name if is_hub_id(name) else origin))]
-    usage = make_usage(folder, card.model_name, card.example, card.task)
-    with_package = make_usage_with_package(folder, card.model_name, card.example, card.task)
+    base_model = metadata.pop("base_model", card.base_model if is_hub_id(card.base_model) else None)
+    names = (card.model_name, card.example, card.task)
+    usage, with_package = make_usage(folder, *names), make_usage_with_package(folder, *names)
     runs = re.findall("`+", usage + card.usage_output + with_package + card.command)
+    data = ModelCardData(
+        **metadata,
+        library_name="sentence-transformers" if card.task == "sentence-similarity" else "transformers",
+        pipeline_tag=card.task,
+        tags=["hf-domain", *([card.method] if card.method else [])],
+        base_model=base_model,
+        base_model_relation="finetune" if base_model else None,
+        model_name=card.model_name if metadata.get("eval_results") else None,
+    )
+    text = {
+        "base_model": hide_folders(card.base_model),
+        "summary": summarize(card, about, config),
+        "method_name": card.method_name or (about.title if about is not None else "fine-tuning"),
+        "settings": {name: format_setting(value) for name, value in card.settings.items()},
+        "command": hide_folders(card.command),
+        "limits": f"{card.limits} {describe_vote(config)}".strip(),
+    }
     return ModelCard.from_template(
-        ModelCardData(
-            language=card.language,
-            license=card.license,
-            library_name="sentence-transformers" if card.task == "sentence-similarity" else "transformers",
-            pipeline_tag=card.task,
-            tags=["hf-domain", *([card.method] if card.method else [])],
-            datasets=list(card.datasets) or None,
-            base_model=bases if len(bases) > 1 else next(iter(bases), None),
-            base_model_relation=("merge" if card.averaged else "finetune") if bases else None,
-            data_license=card.data_license,  # None is left out
-            model_name=card.model_name if card.scores else None,
-            eval_results=list(card.scores) or None,
-        ),
+        data,
         template_str=(files("hf_domain") / "model_card.md").read_text(encoding="utf-8"),
-        **{
-            **vars(card),
-            "summary": f"{summarize(card, about, config, start)} {card.note}".strip(),
-            "base_model": start,
-            "method_name": card.method_name or (about.title if about is not None else "fine-tuning"),
-            "settings": {name: format_setting(value) for name, value in card.settings.items()},
-            "command": hide_folders(card.command),
-            "limits": f"{card.limits} {describe_vote(config)}".strip(),
-        },
+        **vars(card) | text,
         is_masked_lm=card.task == "fill-mask",
         paper=about.paper if about is not None else "",
         citation=about.citation if about is not None else "",
@@ -212,8 +179,9 @@ def format_card(folder: str | Path, card: Card) -> ModelCard:
 # ------------------------------------------------------------------------------------------- what a saved model tells
 
 
-def summarize(card: Card, about: Any, config: dict[str, Any], start: str) -> str:
-    """Return the first sentence of a card; `start` is the encoder with its origin."""
+def summarize(card: Card, about: Any, config: dict[str, Any]) -> str:
+    """Return the first sentence of a card."""
+    start = hide_folders(card.base_model)
     if card.summary:
         return card.summary.format(base_model=start)
     if about is not None and card.task == "fill-mask":
@@ -221,7 +189,7 @@ def summarize(card: Card, about: Any, config: dict[str, Any], start: str) -> str
     if card.task == "fill-mask":
         return f"{start}, trained further with masked language modeling."
     around = f" with {about.title}" if about is not None else ""
-    return f"This model is {start}{around}, trained for {name_task(card.task)}."
+    return f"This model is {start}{around}, trained for {card.task.replace('-', ' ')}."
 
 
 def describe_parts(config: dict[str, Any]) -> dict[str, str]:
@@ -235,16 +203,11 @@ def describe_parts(config: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def name_encoder(name: str, origin: str | None, stages: Sequence[str] = ()) -> str:
-    """Return an encoder's name without folders, its earlier trainings, and the model it was made from."""
+def describe_encoder(name: str, origin: str | None = None, stages: Sequence[str] = ()) -> str:
+    """Return an encoder's name without folders, its earlier trainings, and the model on the Hub it was made from."""
     base = name if is_hub_id(name) else Path(name).resolve().name
     start = f"{base} (after {', then '.join(stages)})" if stages else base
     return start if origin in (None, base) else f"{start}, made from {origin}"
-
-
-def name_task(task: str) -> str:
-    """Return the name of a task by its pipeline tag; that of another package's kind is the tag."""
-    return TASK_NAMES.get(task, task.replace("-", " "))
 
 
 def make_usage(folder: str | Path, model_name: str, example: str, task: str = "fill-mask") -> str:
@@ -327,46 +290,44 @@ def make_run_card(
         texts: Documents of a corpus that is no file, for a digest.
         student: What a distilled model is; `{base_model}` is its teacher.
     """
-    folder, encoder = Path(str(trainer.args.output_dir)), model_args.model_name_or_path
+    folder, dataset = Path(str(trainer.args.output_dir)), data_args.dataset_name
     metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
     tokenizer: Any = trainer.processing_class
-    facts, sentence = describe_base([encoder], model_args.token)
-    results = describe_results(trainer, task, model_args, data_args, metrics)
-    name, dataset = trainer.hub_model_id if trainer.args.push_to_hub else None, data_args.dataset_name
+    base_model, metadata, sentence = describe_base(model_args.model_name_or_path, model_args.token)
+    results, scores = describe_results(trainer, task, model_args, data_args, metrics)
+    name = trainer.hub_model_id if trainer.args.push_to_hub else None
     card = Card(
         task=task,
         method="adalm" if student else find_method(folder, task, model_args),
         summary=student,
         method_name="distillation into a student" if student else "",
         model_name=name or folder.resolve().name,
+        base_model=base_model,
         corpus=describe_data(trainer, task, data_args, metrics, documents, texts),
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
-        limits=describe_limits(folder, task, "scores" in results, "general_loss" in metrics),
-        license_note=f"{sentence} {describe_data_license(dataset, data_args.data_license)}".strip(),
-        data_license=data_args.data_license,
+        limits=describe_limits(folder, task, bool(results), "general_loss" in metrics),
+        license_note=f"{sentence} {describe_data_license(dataset, data_args.data_license)}",
         example=f"This is a {tokenizer.mask_token}." if task == "fill-mask" else "This is a text.",
-        language=None,
-        datasets=[dataset] if dataset and is_hub_id(dataset) else [],
         command=command or call.get() or describe_command(),
-        warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLIT_NAMES)), None),
-        **facts,
-        **results,
+        results=results,
+        warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLIT_NAMES)), ""),
     )
-    return format_card(folder, card)
+    metadata |= {"data_license": data_args.data_license, "eval_results": scores or None}
+    return format_card(folder, card, **metadata, datasets=[dataset] if dataset and is_hub_id(dataset) else None)
 
 
 def describe_results(
     trainer: Trainer, task: str, model_args: Any, data_args: Any, metrics: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the fields of a card on what was measured: of the test set, else of validation; empty without scores."""
+) -> tuple[str, list[EvalResult]]:
+    """Return what was measured on the test set, else on validation, as text and as metadata; empty without scores."""
     if task == "feature-extraction":
-        return {}  # the losses of a distillation are not scores of the model
+        return "", []  # the losses of a distillation are not scores of the model
     is_scored = {
         name: name == "eval" if task == "fill-mask" else bool(list_scores(metrics, name)) for name in SPLIT_NAMES
     }
     split = next((name for name in SPLIT_NAMES if is_scored[name] and f"{name}_samples" in metrics), None)
     if split is None:
-        return {}
+        return "", []
     if task == "fill-mask":
         table, name = tabulate_losses(metrics), "loss"
         predicted = "next" if data_args.objective == "clm" else "masked"
@@ -383,7 +344,7 @@ def describe_results(
     config = data_args.dataset_config_name if data_args.dataset_name else None
     value = metrics[f"{split}_{name}"]
     score = make_score(task, name_data(data_args), SPLIT_NAMES[split], name, value, config_name=config)
-    return {"results_table": table, "results_note": note, "scores": [score]}
+    return f"{table}\n\n{note}", [score]
 
 
 def make_score(
@@ -614,22 +575,13 @@ def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None
     return name if isinstance(name, str) else None, license if isinstance(license, str) else None
 
 
-def describe_base(encoders: Sequence[str], token: str | None = None) -> tuple[dict[str, Any], str]:
-    """Return the fields of a card on the encoders that a model was made from, and a sentence on their licenses."""
-    found = [find_origin(encoder, token) for encoder in encoders]
-    names = [origin or Path(encoder).resolve().name for encoder, (origin, _) in zip(encoders, found, strict=True)]
-    licenses = {license if license in list_licenses() else None for _, license in found}
-    sentences = [
-        f"{name} has the license {license}." if license else f"The license of {name} was not found."
-        for name, (_, license) in zip(names, found, strict=True)
-    ]
-    facts = {
-        "base_model": encoders[0],
-        "origin": found[0][0],
-        "averaged": [(encoder, origin) for encoder, (origin, _) in zip(encoders[1:], found[1:], strict=True)],
-        "license": licenses.pop() if len(licenses) == 1 else None,
-    }
-    return facts, " ".join(dict.fromkeys(sentences))
+def describe_base(encoder: str, token: str | None = None) -> tuple[str, dict[str, Any], str]:
+    """Return how a card names the encoder that a model was made from, its metadata, and a sentence on its license."""
+    origin, license = find_origin(encoder, token)
+    known = license if license in list_licenses() else None
+    name = origin or Path(encoder).resolve().name
+    sentence = f"{name} has the license {known}." if known else f"The license of {name} was not found."
+    return describe_encoder(encoder, origin), {"base_model": origin, "license": known}, sentence
 
 
 def describe_data_license(dataset_name: str | None = None, license: str | None = None) -> str:
@@ -645,19 +597,18 @@ def describe_data_license(dataset_name: str | None = None, license: str | None =
 # ------------------------------------------------------------------------------------------------- cards of commands
 
 
-def write_command_card(folder: str | Path, encoders: Sequence[str], *, trains_on: str = "", **facts: Any) -> None:
-    """Write the card of a model that was not made by pre-training or fine-tuning for a task.
+def write_command_card(folder: Path, encoder: str, scores: Sequence[EvalResult] = (), **facts: Any) -> None:
+    """Write the card of a model that was made from an encoder and local files, but not by Trainer alone.
 
     Args:
         folder: Has the saved model.
-        encoders: What the model was made from; several were averaged.
-        trains_on: A sentence on the license of the data, if the model was made from data.
         facts: Further fields of `Card`.
     """
-    base, sentence = describe_base(encoders)
+    base_model, metadata, sentence = describe_base(encoder)
     facts["settings"] = {**facts["settings"], "versions": list_versions()}
-    note = " ".join(filter(None, [sentence, trains_on]))
-    write_model_card(folder, license_note=note, language=None, command=describe_command(), **base, **facts)
+    facts["license_note"] = f"{sentence} {describe_data_license()}"
+    metadata["eval_results"] = list(scores) or None
+    write_model_card(folder, metadata, base_model=base_model, command=describe_command(), **facts)
 
 
 def write_expansion_card(
@@ -682,9 +633,9 @@ def write_expansion_card(
     count = f"{len(delta.pieces):,}"
     write_command_card(
         folder,
-        [model_args.model_name_or_path],
+        model_args.model_name_or_path,
         model_name=Path(expansion_args.output_dir).resolve().name,
-        method=expansion_args.method,
+        method=expansion_args.method if expansion_args.method in METHODS else "adalm",  # "words" has no paper
         method_name="vocabulary expansion",
         summary=f"{{base_model}} with {count} words of a domain added to its vocabulary. Nothing else was trained.",
         corpus=describe_files(files, [f"{report.documents:,} documents"]),
@@ -699,5 +650,4 @@ def write_expansion_card(
         limits="The model was not evaluated. Train it before use with `hf-domain mlm`, because the new rows have only "
         "a start.",
         example=f"This is a {tokenizer.mask_token}.",
-        trains_on=describe_data_license(),
     )

@@ -29,7 +29,6 @@ from hf_domain.tasks.sentences import (
 from hf_domain.training.arguments import FineTunerArguments, check_work
 from hf_domain.training.cards import (
     SPLIT_NAMES,
-    describe_data_license,
     describe_files,
     list_settings,
     make_score,
@@ -178,25 +177,23 @@ def write_card(trainer: "SentenceTransformerTrainer", args: Any, task: SentenceT
         files += [args.corpus_file, args.queries_file]
     split = next((name for name in SPLIT_NAMES if f"{name}_samples" in metrics), None)
     name = next(iter(rename_metrics({task.deciding: 0})))
-    scores = []
+    scores, results = [], ""
     if split is not None:
+        results = f"{tabulate_scores(metrics, split)}\n\nMeasured on the {SPLIT_NAMES[split]} set "
+        results += f"({metrics[f'{split}_samples']:,} examples)."
         value = metrics[f"{split}_{name}"]
         scores = [make_score("sentence-similarity", Path(files[0]).name, SPLIT_NAMES[split], name, value)]
     write_command_card(
         folder,
-        [args.model_name_or_path],
+        args.model_name_or_path,
         model_name=folder.resolve().name,
         task="sentence-similarity",
         corpus=describe_files(files, [f"{len(cast(Dataset, trainer.train_dataset)):,} pairs"]),
         settings={"loss": type(trainer.loss).__name__} | list_settings(trainer, metrics, args),
-        results_table=tabulate_scores(metrics, split) if split else None,
-        results_note=f"Measured on the {SPLIT_NAMES[split]} set ({metrics[f'{split}_samples']:,} examples)."
-        if split
-        else "",
+        results=results,
         scores=scores,
         limits="The results come from one run with one seed." if split else "The model was not evaluated.",
         example="This is a text.",
-        trains_on=describe_data_license(),
     )
 
 
