@@ -54,31 +54,19 @@ from hf_domain.training.arguments import OneLineParser, find_wrong_values
 
 
 def main() -> None:
-    parser = OneLineParser(
-        description=__doc__,
-        epilog=ROWS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = {"description": __doc__, "epilog": ROWS, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = OneLineParser(**options, allow_abbrev=False)
     parser.add_argument("plan", type=Path, help="YAML file of the plan")
-    parser.add_argument("--output_dir", type=Path, default=None, help="default: the plan's path without its extension")
+    parser.add_argument("--output_dir", type=Path, help="default: the plan's path without its extension")
     parser.add_argument("--num_processes", type=int, default=1, help="number of steps to run at once on this machine")
-    parser.add_argument(
-        "--dask_scheduler", default=None, help="address or file of a Dask scheduler, whose workers run the steps"
-    )
-    parser.add_argument("--num_seeds", type=int, default=None, help="seeds of fine-tuning, instead of the plan's")
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--dry_run",
-        action="store_true",
-        help="count the missing steps, and write their commands to commands.sh, without running them",
-    )
-    mode.add_argument("--report_only", action="store_true", help="write the report from the existing results")
-    mode.add_argument(
-        "--train_best",
-        action="store_true",
-        help="after the comparison: fine-tune the recommended row on training and validation examples of each task",
-    )
+    parser.add_argument("--dask_scheduler", help="address or file of a Dask scheduler, whose workers run the steps")
+    parser.add_argument("--num_seeds", type=int, help="seeds of fine-tuning, instead of the plan's")
+    mode, switch = parser.add_mutually_exclusive_group(), {"action": "store_true"}
+    about = "count the missing steps, and write their commands to commands.sh, without running them"
+    mode.add_argument("--dry_run", **switch, help=about)
+    mode.add_argument("--report_only", **switch, help="write the report from the existing results")
+    about = "after the comparison: fine-tune the recommended row on training and validation examples of each task"
+    mode.add_argument("--train_best", **switch, help=about)
     args = parser.parse_args()
     if wrong := find_wrong_values(vars(args)):
         parser.error(". ".join(wrong))

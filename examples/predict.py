@@ -13,20 +13,14 @@ DataFrames and datasets.
 """
 
 import argparse
-import csv
-import json
 import sys
 from pathlib import Path
 
-import datasets
-import pandas
-import transformers
-
 from hf_domain.comparison.results import find_winner
-from hf_domain.prediction import predict
-from hf_domain.safe_io import explain_full_disk, write_text
-from hf_domain.training.arguments import OneLineParser, find_damage
+from hf_domain.prediction import format_rows, predict, write_rows
+from hf_domain.training.arguments import OneLineParser, find_damage, find_wrong_values
 from hf_domain.training.calls import name_flags
+from hf_domain.training.terminal import show_bars
 
 
 def find_model(name: str) -> str:
@@ -67,6 +61,8 @@ def main() -> None:
     parser.add_argument("--trust_remote_code", action="store_true", help="run code that comes with the model")
     parser.add_argument("--verbose", action="store_true", help="show progress bars")
     args = parser.parse_args()
+    if wrong := find_wrong_values(vars(args)):
+        parser.error(". ".join(wrong))
     model = find_model(args.model_name_or_path)
     models = [model, *args.ensemble]
     for damage in filter(None, map(find_damage, models)):
@@ -76,15 +72,7 @@ def main() -> None:
         raise ValueError(f"--output_file must end in .jsonl or .csv, but is {output_file}")
     if output_file and output_file.exists():
         raise FileExistsError(f"--output_file must be a new file, but {output_file} exists. Name another.")
-    for leftover in output_file.parent.glob(f"{output_file.name}.*.unfinished") if output_file else ():
-        leftover.unlink()  # of a call that was killed
-    for name in ("num_passages", "max_seq_length", "batch_size"):
-        if (value := getattr(args, name)) is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, but is {value}")
-    if not args.verbose:
-        transformers.utils.logging.disable_progress_bar()  # for loading weights
-        datasets.disable_progress_bars()
-    with name_flags():
+    with name_flags(), show_bars(args.verbose):
         rows = predict(
             models,
             args.file,
@@ -97,34 +85,10 @@ def main() -> None:
             progress=args.verbose,
             trust_remote_code=args.trust_remote_code,
         )
-    if output_file and output_file.suffix == ".csv":
-        text = format_csv(rows)
-    else:
-        # Dates, which datasets reads in JSON and Parquet, have no form in JSON.
-        text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     if output_file is None:
-        print(text, end="")
-        return
-    with explain_full_disk(output_file.absolute().parent):
-        write_text(output_file, text)
-
-
-def format_csv(rows: datasets.Dataset) -> str:
-    """Return rows as CSV, with lists as JSON: pandas writes NumPy's text, which leaves out the middle of long lists."""
-    rows = rows.flatten()
-    table = rows.to_pandas()
-    for name, feature in rows.features.items():
-        if isinstance(feature, datasets.Value) and "int" in feature.dtype and table[name].isna().any():
-            # Otherwise 7 becomes 7.0, and long ids lose digits.
-            table[name] = pandas.array(rows[name], dtype=feature.dtype.replace("int", "Int").replace("u", "U"))
-        if not isinstance(feature, datasets.Value):
-            values = rows[name]
-            table[name] = [
-                json.dumps(each, ensure_ascii=False) if isinstance(each, list | dict) else each for each in values
-            ]
-    # Unquoted, a carriage return ends a row for most readers.
-    has_returns = any("\r" in cell for name in table for cell in table[name] if isinstance(cell, str))
-    return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if has_returns else csv.QUOTE_MINIMAL)
+        print(format_rows(rows), end="")
+    else:
+        write_rows(rows, output_file)
 
 
 if __name__ == "__main__":

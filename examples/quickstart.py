@@ -88,13 +88,12 @@ def main() -> None:
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")
     model = publish_best(folder / "plan", folder / "hub")
+    minutes = (time.perf_counter() - started) / 60
     print((folder / "plan" / "report.md").read_text(encoding="utf-8"))
     print(*answer(report), sep="\n")  # repeated, because a terminal shows the end of a long report
-    print(
-        f"The report: {folder / 'plan' / 'report.html'}\n"
-        f"The best model, ready for the Hub: {model} (hf upload <user>/<name> {model})\n"
-        f"{(time.perf_counter() - started) / 60:.1f} minutes in total"
-    )
+    print(f"The report: {folder / 'plan' / 'report.html'}")
+    print(f"The best model, ready for the Hub: {model} (hf upload <user>/<name> {model})")
+    print(f"{minutes:.1f} minutes in total")
 
 
 if __name__ == "__main__":

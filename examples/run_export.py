@@ -19,25 +19,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-import transformers
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
-
-from hf_domain.checks import check_weights
 from hf_domain.data.corpora import read_texts
-from hf_domain.export import NUM_TEXTS, check_exporters, export_model
+from hf_domain.export import NUM_TEXTS, check_exporters, export_model, load_trained
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.run_folder import run_in_folder
 
 DEMO_TEXTS = Path(__file__).parent / "quickstart_data" / "corpus.txt.gz"
-
-# The class that loads a checkpoint, by the end of its architecture's name.
-HEADS = {
-    "encoder": ("Model", "AutoModel"),
-    "masked_lm": ("ForMaskedLM", "AutoModelForMaskedLM"),
-    "sequence_classification": ("ForSequenceClassification", "AutoModelForSequenceClassification"),
-    "token_classification": ("ForTokenClassification", "AutoModelForTokenClassification"),
-    "question_answering": ("ForQuestionAnswering", "AutoModelForQuestionAnswering"),
-}
 
 
 @dataclass
@@ -72,43 +59,15 @@ class ExportArguments:
     )
 
 
-def load_trained(auto_class, name: str, **options):
-    """Load a model, and refuse missing weights: they would be random, and different each time."""
-    model, info = auto_class.from_pretrained(name, dtype="float32", output_loading_info=True, **options)
-    missing = {key.partition(".")[0] for key in info["missing_keys"]}
-    if missing == {"pooler"}:
-        model.pooler = None  # the checkpoint of a masked LM has no pooler, so its output would be noise
-    elif missing:
-        raise ValueError(
-            f"the model must be trained, but {name} has no weights for {', '.join(sorted(missing))}. Fine-tune it "
-            "first, or name another --head."
-        )
-    check_weights(model, name)
-    return model
-
-
-def find_auto_class(head: str, config):
-    """Return the Auto class of a head; auto uses the saved architecture's."""
-    architecture = (config.architectures or ["none"])[0]
-    for name, (suffix, auto_class) in HEADS.items():
-        if name == head or (head == "auto" and architecture.endswith(suffix)):
-            return getattr(transformers, auto_class)
-    raise ValueError(f"the checkpoint must have a known head, but was saved as {architecture}. Choose another --head.")
-
-
 def main() -> None:
     run_in_folder(run, *parse_arguments(ExportArguments, description=__doc__))
 
 
 def run(args: ExportArguments) -> None:
     check_exporters(args.export_format)
-    options = {"cache_dir": args.cache_dir, "revision": args.model_revision, "token": args.token}
-    options["trust_remote_code"] = args.trust_remote_code
-    config = AutoConfig.from_pretrained(args.model_name_or_path, **options)
-    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code:
-        raise ValueError(f"the model must be an encoder such as BERT, but is a {config.model_type}")
-    model = load_trained(find_auto_class(args.head, config), args.model_name_or_path, **options)
-    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **options)
+    hub_options = {"cache_dir": args.cache_dir, "revision": args.model_revision, "token": args.token}
+    hub_options["trust_remote_code"] = args.trust_remote_code
+    model, tokenizer = load_trained(args.model_name_or_path, args.tokenizer_name, args.head, **hub_options)
     files = args.validation_file or [str(DEMO_TEXTS)]
     texts = list(islice(filter(str.strip, chain.from_iterable(map(read_texts, files))), NUM_TEXTS)) if args.int8 else []
     report = export_model(

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
 from packaging.version import Version
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_domain.checks import check_weights
 from hf_domain.extras import require
 from hf_domain.methods.rada.passages import count_positions
 from hf_domain.modeling.backbone import BackbonePreTrainedModel, find_encoder, get_native_config
@@ -41,6 +43,14 @@ PROGRAM, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
 PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data", "model.pt2")
 # Fields of a configuration that decide what is predicted from the outputs.
 DECIDING = ("label_thresholds", "version_2_with_negative", "null_score_diff_threshold")
+# The end of an architecture's name, by head.
+HEADS = {
+    "encoder": "Model",
+    "masked_lm": "ForMaskedLM",
+    "sequence_classification": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+}
 ONE_FILE = 2**31 - 2**20
 """Bytes of weights that fit into one ONNX file; protobuf allows 2 GiB."""
 NUM_TEXTS = 200
@@ -136,6 +146,40 @@ def check_exporters(export_format: str) -> None:
         )
     packages = ("onnx", "onnxruntime", "onnxscript") if export_format == "onnx" else ()
     require("an export to ONNX", *packages)
+
+
+def load_trained(
+    name: str, tokenizer_name: str | None = None, head: str = "auto", **hub_options: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load an encoder or a fine-tuned model for an export, in float32, and its tokenizer.
+
+    Args:
+        tokenizer_name: Default: the model's.
+        head: A key of `HEADS`; "auto" is the saved one.
+
+    Raises:
+        ValueError: The model is no encoder, has another head, or lacks weights: they would be random, and different
+            each time.
+    """
+    config = AutoConfig.from_pretrained(name, **hub_options)
+    if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING and not hub_options.get("trust_remote_code"):
+        raise ValueError(f"the model must be an encoder such as BERT, but is a {config.model_type}")
+    saved = (config.architectures or ["none"])[0]
+    heads = [suffix for key, suffix in HEADS.items() if key == head or (head == "auto" and saved.endswith(suffix))]
+    if not heads:
+        raise ValueError(f"the checkpoint must have a known head, but was saved as {saved}. Choose another --head.")
+    auto_class = getattr(transformers, f"Auto{heads[0]}" if heads[0] == "Model" else f"AutoModel{heads[0]}")
+    model, info = auto_class.from_pretrained(name, dtype=torch.float32, output_loading_info=True, **hub_options)
+    missing = {key.partition(".")[0] for key in info["missing_keys"]}
+    if missing == {"pooler"}:
+        model.pooler = None  # the checkpoint of a masked LM has no pooler, so its output would be noise
+    elif missing:
+        raise ValueError(
+            f"the model must be trained, but {name} has no weights for {', '.join(sorted(missing))}. Fine-tune it "
+            "first, or name another --head."
+        )
+    check_weights(model, name)
+    return model, AutoTokenizer.from_pretrained(tokenizer_name or name, **hub_options)
 
 
 def export_model(

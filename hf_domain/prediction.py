@@ -1,15 +1,19 @@
 """Label raw data (texts, pairs, words or questions) with a fine-tuned model, with probabilities."""
 
 import copy
+import csv
+import json
 import logging
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeAlias, overload
 
+import pandas
 import torch
-from datasets import Dataset, DatasetDict, concatenate_datasets
+from datasets import Dataset, DatasetDict, Value, concatenate_datasets
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -33,6 +37,7 @@ from hf_domain.methods.rada.passages import (
     load_passage_reader,
 )
 from hf_domain.methods.stock_models import match_tokenizer
+from hf_domain.safe_io import explain_full_disk, write_text
 from hf_domain.tasks import TaskKind, find_kind_of_model
 from hf_domain.tasks.classification import find_vote
 from hf_domain.tasks.ensembles import ADDED, join_predictions
@@ -292,3 +297,34 @@ def find_trained_columns(rows: Dataset, config: Any) -> str | None:
     """Return the columns that the model was trained on, if the rows have texts in them: a pair has an order."""
     columns = getattr(config, "trained_columns", None) or []
     return ",".join(columns) if columns and {*columns} <= {*list_text_columns(rows)} else None
+
+
+def write_rows(rows: Dataset, file: Path) -> None:
+    """Write labeled rows to a .csv file, or else as lines of JSON."""
+    for leftover in file.parent.glob(f"{file.name}.*.unfinished"):  # of a call that was killed
+        leftover.unlink()
+    with explain_full_disk(file.absolute().parent):
+        write_text(file, format_csv(rows) if file.suffix == ".csv" else format_rows(rows))
+
+
+def format_rows(rows: Dataset) -> str:
+    """Return rows as lines of JSON. Dates, which datasets reads in JSON and Parquet, become text."""
+    return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+
+
+def format_csv(rows: Dataset) -> str:
+    """Return rows as CSV, with lists as JSON: pandas writes NumPy's text, which leaves out the middle of long lists."""
+    rows = rows.flatten()
+    table = rows.to_pandas()
+    for name, feature in rows.features.items():
+        if isinstance(feature, Value) and "int" in feature.dtype and table[name].isna().any():
+            # Otherwise 7 becomes 7.0, and long ids lose digits.
+            table[name] = pandas.array(rows[name], dtype=feature.dtype.replace("int", "Int").replace("u", "U"))
+        if not isinstance(feature, Value):
+            values = rows[name]
+            table[name] = [
+                json.dumps(each, ensure_ascii=False) if isinstance(each, list | dict) else each for each in values
+            ]
+    # Unquoted, a carriage return ends a row for most readers.
+    has_returns = any("\r" in cell for name in table for cell in table[name] if isinstance(cell, str))
+    return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if has_returns else csv.QUOTE_MINIMAL)

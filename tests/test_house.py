@@ -48,7 +48,7 @@ def test_a_module_imports_from_its_room_or_an_earlier_one():
 
 
 # A class or a module that knows everything is where the next change goes, too.
-MOST_FIELDS = 26
+MOST_FIELDS = 22
 MOST_IMPORTS = 22
 
 
@@ -163,7 +163,7 @@ PLACES = {
     # Algorithms of expansion, which the papers' methods gave their names.
     "hf_domain.tokenization.expansion": {"adalm", "exbert"},
     "hf_domain.methods.adalm.expand": {"adalm", "exbert"},
-    "hf_domain.examples.run_expand_vocab": {"adalm", "exbert"},
+    "hf_domain.training.expansion": {"adalm", "exbert"},
     "hf_domain.fine_tuning": {"gmap", "rada"},
     "hf_domain.comparison.api": {"varmae"},
     "hf_domain.advice": {"dapt", "tapt", "varmae", "adalm", "exbert", "gmap", "rada"},

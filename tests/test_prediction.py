@@ -23,9 +23,9 @@ from transformers import (
 )
 
 import hf_domain
-from hf_domain.examples.predict import format_csv, main
+from hf_domain.examples.predict import main
 from hf_domain.modeling.configuration_rada import RadaConfig
-from hf_domain.prediction import predict
+from hf_domain.prediction import format_csv, predict
 from hf_domain.tasks import question_answering
 from hf_domain.tasks.token_classification import split_words
 

@@ -204,7 +204,7 @@ RANGES = {
     for rule, names in {
         "at least 1": "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps "
         "max_train_samples max_eval_samples max_predict_samples max_samples preprocessing_num_workers num_workers "
-        "num_passages k max_query_terms n_best_size max_answer_length max_length num_hidden_layers hidden_size "
+        "num_passages batch_size n_best_size max_answer_length max_length num_hidden_layers hidden_size "
         "num_attention_heads intermediate_size num_relation_heads student_layers teacher_layer num_tokens num_seeds "
         "early_stopping_patience size step max_size min_frequency max_word_length num_processes",
         "at least 0": "weight_decay warmup_steps max_grad_norm threshold weights new_rows_first_steps teacher_steps "

@@ -14,7 +14,7 @@ from typing import Any
 from datasets import Dataset, IterableDataset
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from huggingface_hub.constants import HF_HUB_OFFLINE
-from transformers import PreTrainedTokenizerBase, Trainer
+from transformers import Trainer
 
 from hf_domain.data.files import find_files
 from hf_domain.environment import describe_environment
@@ -594,9 +594,6 @@ def describe_data_license(dataset_name: str | None = None, license: str | None =
     return "The training data are local files; their license is not known."
 
 
-# ------------------------------------------------------------------------------------------------- cards of commands
-
-
 def write_command_card(folder: Path, encoder: str, scores: Sequence[EvalResult] = (), **facts: Any) -> None:
     """Write the card of a model that was made from an encoder and local files, but not by Trainer alone.
 
@@ -609,45 +606,3 @@ def write_command_card(folder: Path, encoder: str, scores: Sequence[EvalResult] 
     facts["license_note"] = f"{sentence} {describe_data_license()}"
     metadata["eval_results"] = list(scores) or None
     write_model_card(folder, metadata, base_model=base_model, command=describe_command(), **facts)
-
-
-def write_expansion_card(
-    folder: Path,
-    model_args: Any,
-    data_args: Any,
-    expansion_args: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    delta: Any,
-    report: Any,
-) -> None:
-    """Write the card of a model whose vocabulary was expanded.
-
-    Args:
-        folder: Has the saved model.
-        model_args: With the others, arguments of `hf-domain expand_vocab`.
-        tokenizer: With the new entries.
-        delta: With report, see `expand_vocabulary`.
-    """
-    # With a file of counts, the text itself may be gone.
-    files = [data_args.counts_file] if data_args.counts_file else find_files(data_args.train_file)
-    count = f"{len(delta.pieces):,}"
-    write_command_card(
-        folder,
-        model_args.model_name_or_path,
-        model_name=Path(expansion_args.output_dir).resolve().name,
-        method=expansion_args.method if expansion_args.method in METHODS else "adalm",  # "words" has no paper
-        method_name="vocabulary expansion",
-        summary=f"{{base_model}} with {count} words of a domain added to its vocabulary. Nothing else was trained.",
-        corpus=describe_files(files, [f"{report.documents:,} documents"]),
-        settings={
-            "new entries": count,
-            "size of the vocabulary": f"{delta.new_size:,}",
-            "start of the new rows": model_args.embedding_init,
-            "chosen by": report.stopped_by,
-            "minimum occurrences": expansion_args.min_frequency,
-            "seed": expansion_args.seed,
-        },
-        limits="The model was not evaluated. Train it before use with `hf-domain mlm`, because the new rows have only "
-        "a start.",
-        example=f"This is a {tokenizer.mask_token}.",
-    )

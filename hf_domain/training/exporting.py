@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from transformers import AutoTokenizer, TrainingArguments
+from transformers import TrainingArguments
 
-from hf_domain.export import check_exporters, export_model
-from hf_domain.tasks.kind import KINDS, DataArguments
+from hf_domain.export import check_exporters, export_model, load_trained
+from hf_domain.tasks.kind import DataArguments
 from hf_domain.training.arguments import FineTuningArguments
 
 EXPORTED = "exported"
@@ -42,10 +42,7 @@ def export_trained(folder: Path, task: str, model_args: FineTuningArguments) -> 
         folder: Folder of the run.
         task: Pipeline tag of the Hub.
     """
-    trust = {"trust_remote_code": model_args.trust_remote_code}
-    auto_class = next(kind.auto_class for kind in KINDS.values() if kind.pipeline_tag == task)
-    model = auto_class.from_pretrained(folder, dtype="float32", **trust)
-    tokenizer = AutoTokenizer.from_pretrained(folder, **trust)
+    model, tokenizer = load_trained(str(folder), trust_remote_code=model_args.trust_remote_code)
     assert model_args.export is not None
     report = export_model(model, tokenizer, folder / EXPORTED, export_format=model_args.export)
     largest = max(report.differences.values())
