@@ -7,10 +7,16 @@ import torch
 from datasets import Dataset, DatasetDict, IterableDatasetDict
 from script_runs import save_tiny_bert
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
-from transformers import AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    Trainer,
+    TrainingArguments,
+)
 
 from hf_domain.data.corpora import tokenize_corpus
-from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
+from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask, make_generator
 
 
 def encode(tokenizer, *texts):
@@ -130,6 +136,20 @@ def test_seed_and_batch_decide_alone(collator_class):
     before = torch.get_rng_state()
     collator_class(tokenizer)(examples)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("lengths", [(9, 9, 9), (9, 5, 7)])
+def test_masks_are_those_of_the_stock_collator(kind, lengths):
+    """Blocks of one length are stacked without the tokenizer, which is slow."""
+    tokenizer = make_tokenizer(kind)
+    special = [tokenizer.cls_token_id, tokenizer.sep_token_id]
+    examples = [{"input_ids": [*special, *range(5, 3 + length)]} for length in lengths]
+    ours = DataCollatorForTokenMask(tokenizer, mlm_probability=0.5, seed=3)(examples)
+    stock = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5)
+    stock.generator = make_generator(examples, seed=3)
+    expected = stock(examples)
+    assert {*ours} == {*expected} and all(torch.equal(ours[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("process", ["MainProcess", "a step of a comparison"])
