@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from datasets import (
@@ -17,6 +18,7 @@ from datasets import (
     Value,
 )
 from datasets.fingerprint import Hasher
+from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from hf_domain.clusters import count_tasks, map_in_order
@@ -173,6 +175,8 @@ def tokenize_corpus(
         max_seq_length=max_seq_length,
         whole_words=whole_words,
     )
+    if executor is None and isinstance(corpus, DatasetDict):
+        return DatasetDict({split: map_once(documents, tokenize, options) for split, documents in corpus.items()})
     if executor is None:
         return type(corpus)({split: documents.map(tokenize, **options) for split, documents in corpus.items()})
     if not isinstance(corpus, DatasetDict):
@@ -182,8 +186,20 @@ def tokenize_corpus(
         options |= {"num_proc": None, "batch_size": DOCUMENTS_PER_BATCH * BATCHES_PER_TASK * count_tasks(executor)}
         # An executor has no fingerprint that another run finds again.
         options["new_fingerprint"] = Hasher.hash([documents._fingerprint, tokenize])
-        examples[split] = documents.map(partial(_map_batches, function=tokenize, executor=executor), **options)
+        examples[split] = map_once(documents, partial(_map_batches, function=tokenize, executor=executor), options)
     return DatasetDict(examples)
+
+
+def map_once(documents: Dataset, function: Callable[..., dict[str, list]], options: dict[str, Any]) -> Dataset:
+    """Return `documents.map(function)`, but if another process computes the same, wait for it and read its cache.
+
+    The methods of a comparison that start together would otherwise each tokenize the same corpus, on the same cores.
+    """
+    if not documents.cache_files:  # in memory, where nothing is cached
+        return documents.map(function, **options)
+    fingerprint = options.get("new_fingerprint") or Hasher.hash([documents._fingerprint, function])
+    with FileLock(Path(documents.cache_files[0]["filename"]).with_name(f"mapping-{fingerprint}.lock")):
+        return documents.map(function, **options)
 
 
 def _map_batches(texts: list[str], function: Callable[..., dict[str, list]], executor: Executor) -> dict[str, list]:

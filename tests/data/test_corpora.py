@@ -4,6 +4,8 @@ import csv
 import gzip
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -13,6 +15,7 @@ import pytest
 from datasets import Dataset, DatasetDict, IterableDatasetDict
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 
+from hf_domain.data import corpora
 from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
 from hf_domain.data.files import load_files, locate_row
 
@@ -269,6 +272,23 @@ def test_fault_that_only_the_parser_sees_is_reported(tmp_path):
     file.write_bytes(content[:4] + bytes(200) + content[204:])  # the list of columns stands at the end
     with pytest.raises(ValueError, match=r"c.parquet cannot be read as parquet: "):
         load_corpus(str(file))
+
+
+def test_a_corpus_is_tokenized_once_for_all_that_begin_together(tmp_path, monkeypatch):
+    calls, pack = tmp_path / "calls", corpora._pack_documents
+
+    def pack_slowly(texts, **options):
+        with calls.open("a") as file:
+            file.write("batch\n")
+        time.sleep(0.3)
+        return pack(texts, **options)
+
+    monkeypatch.setattr(corpora, "_pack_documents", pack_slowly)
+    file = write(tmp_path / "c.txt", SENTENCES * 20)
+    with ThreadPoolExecutor() as pool:
+        found = [*pool.map(lambda _: tokenize_corpus(str(file), make_bert_tokenizer(), max_seq_length=8), range(3))]
+    assert calls.read_text().splitlines() == ["batch"]
+    assert found[0]["train"]["input_ids"] == found[2]["train"]["input_ids"]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
