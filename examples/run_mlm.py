@@ -28,15 +28,13 @@ rest.jsonl` of build_datastore.py leaves out a tenth of the corpus.
     python examples/run_mlm.py --method rada --datastore datastore --train_file rest.jsonl ...
 """
 
-from transformers import TrainingArguments
-
 from hf_domain.methods.rada.passages import PassageArguments
-from hf_domain.training.arguments import parse_arguments
+from hf_domain.training.arguments import PretrainerArguments, parse_arguments
 from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
 from hf_domain.training.run import start_run
 from hf_domain.training.run_folder import run_in_folder
 
-ARGUMENTS = (PretrainingArguments, CorpusArguments, PassageArguments, TrainingArguments)
+ARGUMENTS = (PretrainingArguments, CorpusArguments, PassageArguments, PretrainerArguments)
 
 
 def main():

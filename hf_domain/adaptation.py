@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datasets import DatasetDict, IterableDatasetDict
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.data.tables import Rows, find_paths
 from hf_domain.hub import check_license
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
-from hf_domain.training.arguments import check_model
+from hf_domain.training.arguments import PretrainerArguments, check_model
 from hf_domain.training.calls import describe_call, name_arguments
 from hf_domain.training.options import check_names
 from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
@@ -108,7 +108,7 @@ def adapt(
     passage_args = PassageArguments(None if datastore is None else os.fspath(datastore), num_passages)
     options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
     examples_of_step = batch_size * options.get("gradient_accumulation_steps", 1)
-    training_args = TrainingArguments(
+    training_args = PretrainerArguments(
         str(folder),
         do_train=True,
         do_eval=True,

@@ -16,6 +16,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from hf_domain.hub import check_license, is_hub_id
 from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
+from hf_domain.training.device import is_fast_in_bfloat16
 from hf_domain.training.settings import read_settings
 
 PADDING_FREE = "Compute no padding: several texts share a row, without attention between them."
@@ -133,6 +134,33 @@ class FineTunerArguments(TrainingArguments):
     def is_open_ended(self) -> bool:
         """Whether the run chooses how long to train."""
         return self.do_train and self.num_train_epochs is None and self.max_steps <= 0
+
+
+# argparse's options of a flag that needs no value but has three states.
+SWITCH = {"nargs": "?", "const": True}
+
+
+@dataclass
+class PretrainerArguments(TrainingArguments):
+    """transformers' training arguments, which choose what suits a GPU unless the run says so."""
+
+    bf16: bool | None = field(  # type: ignore[assignment] # set below
+        default=None,
+        metadata=SWITCH
+        | {"help": "Train in bfloat16 mixed precision. Default: on a GPU of compute capability 8 or more."},
+    )
+    torch_compile: bool | None = field(  # type: ignore[assignment] # set below
+        default=None,
+        metadata=SWITCH
+        | {"help": "Compile the model. Default: on such a GPU, if the training is long enough to gain time."},
+    )
+
+    def __post_init__(self) -> None:
+        self.may_compile = self.torch_compile is None and not self.torch_compile_backend and not self.torch_compile_mode
+        self.torch_compile = bool(self.torch_compile)
+        if self.bf16 is None:
+            self.bf16 = not self.fp16 and not self.deepspeed and is_fast_in_bfloat16(self.use_cpu)
+        super().__post_init__()
 
 
 def check_method(model_args: ModelArguments, is_method: bool) -> None:

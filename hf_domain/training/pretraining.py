@@ -48,6 +48,7 @@ from hf_domain.methods.stock_models import autocast_as_trained, match_tokenizer
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
+from hf_domain.training.device import compile_if_it_pays, fit_to_memory
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding
@@ -278,6 +279,28 @@ def pretrain(
         The trainer with the finished model.
     """
     check_options(model_args, data_args, training_args)
+    if training_args.bf16 and training_args.device.type == "cuda":
+        logger.info("Training in bfloat16. --bf16 False trains in float32.")
+    texts = {"corpus": corpus, "validation": validation, "general": general}
+
+    def train(args: TrainingArguments) -> "MaskedLMTrainer":
+        return pretrain_once(model_args, data_args, passage_args, args, **texts, call=call)
+
+    return fit_to_memory(train, training_args)
+
+
+def pretrain_once(
+    model_args: PretrainingArguments,
+    data_args: CorpusArguments,
+    passage_args: PassageArguments,
+    training_args: TrainingArguments,
+    *,
+    corpus: Any,
+    validation: Any,
+    general: Any,
+    call: str | None,
+) -> "MaskedLMTrainer":
+    """Train with batches of the given size, see `pretrain`."""
     delta = load_delta(model_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_masked_lm(model_args, tokenizer, delta)
@@ -289,6 +312,9 @@ def pretrain(
             examples = passages.look_up_blocks(examples, data_args.preprocessing_num_workers)
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
+        has_equal_shapes = not data_args.line_by_line and not model_args.padding_free and passages is None
+        if getattr(training_args, "may_compile", False) and has_equal_shapes:
+            compile_if_it_pays(training_args, count_passes(training_args, examples["train"]))
     masking = collator = make_collator(tokenizer, data_args, training_args)
     if passages is not None:
         passages.fill_cache(examples, training_args, data_args.dask_scheduler)
@@ -324,6 +350,13 @@ def pretrain(
     in_memory = None if corpus is None else train_texts
     finish_run(trainer, "fill-mask", model_args, data_args, passage_args, count, call, in_memory)
     return trainer
+
+
+def count_passes(args: TrainingArguments, examples: Any) -> int:
+    """Return the number of forward passes that a training plans."""
+    if args.max_steps > 0:
+        return args.max_steps * args.gradient_accumulation_steps
+    return int(args.num_train_epochs * len(examples)) // (args.train_batch_size * args.world_size)
 
 
 def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
@@ -604,6 +637,8 @@ class MaskedLMTrainer(Trainer):
         """Add the losses of a batch to those of the evaluation."""
         inputs = self._prepare_inputs(inputs)
         labels = inputs["labels"]
+        # Compiling costs more than it saves here: these are other graphs than in training, and the last batch is short.
+        model = getattr(model, "_orig_mod", model)
         config: Any = self.model.config  # type: ignore[union-attr]
         if not getattr(config, "keys_to_ignore_at_inference", ()):  # no auxiliary losses to log: skip the model's loss
             inputs = {name: value for name, value in inputs.items() if name != "labels"}
