@@ -16,7 +16,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from hf_domain.hub import check_license, is_hub_id
 from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
-from hf_domain.training.device import is_fast_in_bfloat16
+from hf_domain.training.device import compile_if_it_pays, is_fast_in_bfloat16
 from hf_domain.training.settings import read_settings
 
 PADDING_FREE = "Compute no padding: several texts share a row, without attention between them."
@@ -161,6 +161,11 @@ class PretrainerArguments(TrainingArguments):
         if self.bf16 is None:
             self.bf16 = not self.fp16 and not self.deepspeed and is_fast_in_bfloat16(self.use_cpu)
         super().__post_init__()
+
+    def choose_compilation(self, passes: int) -> None:
+        """Compile a training of this many forward passes, all of equal shape, if that pays and no flag decides."""
+        if self.may_compile:
+            compile_if_it_pays(self, passes)
 
 
 def check_method(model_args: ModelArguments, is_method: bool) -> None:

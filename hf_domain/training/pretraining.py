@@ -46,13 +46,18 @@ from hf_domain.methods.new_embeddings import (
 from hf_domain.methods.rada.passages import PassageArguments, load_passage_reader
 from hf_domain.methods.stock_models import autocast_as_trained, match_tokenizer
 from hf_domain.tokenization import VocabularyDelta
-from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
+from hf_domain.training.arguments import (
+    PADDING_FREE,
+    ModelArguments,
+    PretrainerArguments,
+    check_best_metric,
+    check_work,
+)
 from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
-from hf_domain.training.device import compile_if_it_pays, fit_to_memory
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding
-from hf_domain.training.run import finish_run, limit_length, load_tokenizer, run_training, save_metrics
+from hf_domain.training.run import finish_run, fit_to_memory, limit_length, load_tokenizer, run_training, save_metrics
 from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights, show_progress
 
 logger = logging.getLogger(__name__)
@@ -313,8 +318,8 @@ def pretrain_once(
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
         has_equal_shapes = not data_args.line_by_line and not model_args.padding_free and passages is None
-        if getattr(training_args, "may_compile", False) and has_equal_shapes:
-            compile_if_it_pays(training_args, count_passes(training_args, examples["train"]))
+        if isinstance(training_args, PretrainerArguments) and has_equal_shapes:
+            training_args.choose_compilation(count_passes(training_args, examples["train"]))
     masking = collator = make_collator(tokenizer, data_args, training_args)
     if passages is not None:
         passages.fill_cache(examples, training_args, data_args.dask_scheduler)

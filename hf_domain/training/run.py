@@ -1,13 +1,15 @@
 """The steps that all scripts of examples/ share: logging, tokenizer, training, evaluation, model card."""
 
 import atexit
+import copy
 import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from datasets import Dataset, IterableDataset
 from huggingface_hub import HfApi
 from huggingface_hub.constants import ENDPOINT
@@ -37,7 +39,7 @@ from hf_domain.training.cards import make_run_card
 from hf_domain.training.exporting import export_trained
 from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_files import START_RESULTS, STATE
-from hf_domain.training.run_folder import MADE, drop_checkpoint
+from hf_domain.training.run_folder import MADE, drop_checkpoint, find_checkpoint
 from hf_domain.training.sharding import prepare_sharding
 from hf_domain.training.streams import read_stream
 from hf_domain.training.terminal import (
@@ -51,6 +53,8 @@ from hf_domain.training.terminal import (
 )
 
 logger = logging.getLogger(__name__)
+
+Trained = TypeVar("Trained")
 
 
 def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
@@ -183,6 +187,48 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
     if trainer.is_world_process_zero():
         logger.info(describe_training(metrics, trainer.state.global_step))
     trainer.save_state()
+
+
+def fit_to_memory(train: Callable[[TrainingArguments], Trained], args: TrainingArguments) -> Trained:
+    """Train, and after an out-of-memory error again with smaller batches of which as many more make a step.
+
+    The effective batch stays, and so does what is trained. Trainer's own `auto_find_batch_size` takes a tenth off the
+    batch and accumulates as before, which is another training.
+
+    Args:
+        train: Trains from the newest checkpoint, or from the start.
+        args: The arguments of the first attempt.
+    """
+    args.auto_find_batch_size = False
+    while True:
+        try:
+            return train(copy.copy(args))
+        except RuntimeError as error:
+            if not should_reduce_batch_size(error) or not can_halve(args):
+                raise
+        clear_device_cache(garbage_collection=True)
+        batch = args.per_device_train_batch_size
+        parts = next(count for count in range(2, batch + 1) if batch % count == 0)
+        args.per_device_train_batch_size = batch // parts
+        args.gradient_accumulation_steps *= parts
+        args.per_device_eval_batch_size = max(1, args.per_device_eval_batch_size // 2)
+        args.resume_from_checkpoint = find_checkpoint(str(args.output_dir)) or args.resume_from_checkpoint
+        logger.warning(
+            f"The memory does not hold batches of {batch}. Training starts again with batches of {batch // parts} and "
+            f"--gradient_accumulation_steps {args.gradient_accumulation_steps}: as many examples a step as before."
+        )
+        set_seed(args.seed)  # of the new weights, which the first attempt drew
+
+
+def can_halve(args: TrainingArguments) -> bool:
+    """Return whether a batch can be split, and say what else to do where it cannot."""
+    if args.per_device_train_batch_size > 1 and args.world_size == 1:
+        return True
+    advice = "Add --gradient_checkpointing true, or use a shorter --max_seq_length."
+    if args.per_device_train_batch_size > 1:  # the other processes wait for this one
+        advice = "Halve --per_device_train_batch_size and double --gradient_accumulation_steps."
+    logger.error(f"The memory does not hold batches of {args.per_device_train_batch_size}. {advice}")
+    return False
 
 
 def train(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
