@@ -14,8 +14,10 @@ from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
 from hf_domain.training.arguments import PretrainerArguments, check_model
 from hf_domain.training.calls import describe_call, name_arguments
+from hf_domain.training.masked_lm_corpus import CorpusArguments
 from hf_domain.training.options import check_names
-from hf_domain.training.pretraining import CorpusArguments, PretrainingArguments, pretrain
+from hf_domain.training.pretraining import PretrainingArguments, pretrain
+from hf_domain.training.recipes import TRAINING_RECIPES, list_defaults, pick_defaults
 from hf_domain.training.run import start_run
 
 
@@ -37,7 +39,8 @@ def adapt(
     general_validation_data: Rows | None = None,
     learning_rate: float | None = None,
     batch_size: int = 32,
-    max_seq_length: int = 128,
+    max_seq_length: int | None = None,
+    recipe: str | None = None,
     expanded_vocabulary: str | os.PathLike | None = None,
     memory: str | None = None,
     datastore: str | os.PathLike | None = None,
@@ -58,9 +61,10 @@ def adapt(
         validation_data: Documents to evaluate on. Default: a twentieth of the corpus.
         general_validation_data: Held-out general text. The card then shows how the loss on it rises: what the encoder
             forgets.
-        learning_rate: Default: that of the method in `METHODS`, for small encoders; 1e-4 suits BERT base.
+        learning_rate: Default: by the encoder's size and the method, see `choose_pretraining_rate`.
         batch_size: Number of examples in a batch; a step has several with `gradient_accumulation_steps`.
-        max_seq_length: Number of tokens per example.
+        max_seq_length: Number of tokens per example. Default: 128, or the recipe's.
+        recipe: `modernbert` for the settings of ModernBERT's authors; what you set wins. See `hf-domain mlm --recipe`.
         expanded_vocabulary: Folder written by `hf-domain expand_vocab`.
         memory: The general encoder of G-MAP.
         datastore: Folder of the passages that RADA reads, see `build_datastore`.
@@ -83,6 +87,8 @@ def adapt(
     methods = [name for name, row in METHODS.items() if row.build is not None]
     if method not in methods:
         raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}. Choose one of them.")
+    if recipe is not None and recipe not in TRAINING_RECIPES:
+        raise ValueError(f"recipe must be one of {', '.join(TRAINING_RECIPES)}, but is {recipe}. Choose one of them.")
     check_license(data_license)
     check_model(encoder)
     folder = Path(output_dir)
@@ -90,31 +96,35 @@ def adapt(
         raise FileExistsError(
             f"output_dir must be a new or empty folder, but {folder} is not empty. Name another folder."
         )
-    defaults = METHODS[method].pretraining
+    defaults = METHODS[method].pretraining | list_defaults(recipe)
+    model_options: dict[str, Any] = pick_defaults(defaults, PretrainingArguments)
     model_args = PretrainingArguments(
         model_name_or_path=os.fspath(encoder),
         method=method,
+        recipe=recipe,
         expanded_vocabulary=None if expanded_vocabulary is None else os.fspath(expanded_vocabulary),
         memory_name_or_path=memory,
-        config_overrides=defaults.get("config_overrides"),
         start=start,
+        **model_options,
     )
     files, held_out, general_files = (
         None if data is None else find_paths(data) for data in (corpus, validation_data, general_validation_data)
     )
-    data_args = CorpusArguments(
-        *(files, held_out, general_files), max_seq_length=max_seq_length, data_license=data_license
-    )
+    corpus_options: dict[str, Any] = pick_defaults(defaults, CorpusArguments)
+    if max_seq_length is not None:
+        corpus_options["max_seq_length"] = max_seq_length
+    data_args = CorpusArguments(*(files, held_out, general_files), data_license=data_license, **corpus_options)
     passage_args = PassageArguments(None if datastore is None else os.fspath(datastore), num_passages)
-    options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
-    examples_of_step = batch_size * options.get("gradient_accumulation_steps", 1)
+    options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1}
+    options |= pick_defaults(defaults, PretrainerArguments) | {**training_options}
+    if learning_rate is not None:
+        options["learning_rate"] = learning_rate
     training_args = PretrainerArguments(
         str(folder),
         do_train=True,
         do_eval=True,
-        max_steps=max(1, num_tokens // (examples_of_step * max_seq_length)),
+        max_steps=1,  # `pretrain` counts them
         per_device_train_batch_size=batch_size,
-        learning_rate=learning_rate or defaults["learning_rate"],
         seed=seed,
         **options,
     )
@@ -125,6 +135,7 @@ def adapt(
             corpus=corpus,
             validation=validation_data,
             general=general_validation_data,
+            num_tokens=num_tokens,
             call=call,
         )
     model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class

@@ -29,6 +29,8 @@ from hf_domain.safe_io import fingerprint_files, read_json, write_folder
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.masked_lm_corpus import CorpusArguments, load_examples, make_collator, split_mix
+from hf_domain.training.masked_lm_trainer import MaskedLMTrainer, evaluate_masked_lm, evaluate_start
 from hf_domain.training.orders import (
     Strategy,
     StrategyStep,
@@ -38,19 +40,12 @@ from hf_domain.training.orders import (
     make_plan,
 )
 from hf_domain.training.pretraining import (
-    CorpusArguments,
-    MaskedLMTrainer,
     PretrainingArguments,
     check_files,
     check_options,
-    evaluate_masked_lm,
-    evaluate_start,
     load_delta,
-    load_examples,
     load_masked_lm,
-    make_collator,
     prepare_new_rows,
-    split_mix,
 )
 from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, write_card
 from hf_domain.training.run_files import METRICS

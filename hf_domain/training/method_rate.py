@@ -1,13 +1,26 @@
-"""Train the new weights that a method adds to its encoder at their own learning rate."""
+"""Choose the learning rate of masked LM, and train the weights that a method adds to its encoder at their own."""
 
+import logging
+import math
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel, Trainer
 
 from hf_domain.methods import find_methods
-from hf_domain.modeling.backbone import BackbonePreTrainedModel
+from hf_domain.modeling.backbone import BackbonePreTrainedModel, get_native_config
 from hf_domain.training.arguments import ModelArguments
+
+logger = logging.getLogger(__name__)
+
+
+def choose_pretraining_rate(model: PreTrainedModel, factor: float) -> float:
+    """Return the default learning rate of masked LM, and say why it was chosen."""
+    config = get_native_config(model.config)
+    width, depth = config.hidden_size, config.num_hidden_layers
+    rate = 1e-4 * factor * 768 / width * math.sqrt(12 / depth)
+    logger.info(f"The learning rate is {rate:.2g}")
+    return rate
 
 
 def list_added_weights(model: PreTrainedModel) -> list[nn.Parameter]:

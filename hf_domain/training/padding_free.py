@@ -1,4 +1,6 @@
-"""Run an encoder without the padding of a batch: several texts share a row, and no attention crosses between them.
+"""Run an encoder on rows that several texts share, without attention between them.
+
+`remove_padding` packs the texts of a padded batch. `separate_documents` reads blocks that were packed before.
 
 A padded batch has a row for each text, as long as the longest. Here the encoder reads fewer rows of that length: texts
 are put into rows (first-fit decreasing), positions restart with every text, and a mask keeps each text to itself. The
@@ -19,6 +21,7 @@ from transformers.masking_utils import (
     packed_sequence_mask_function,
 )
 
+from hf_domain.data.corpora import choose_rows
 from hf_domain.methods import find_methods
 from hf_domain.modeling.backbone import find_encoder
 
@@ -37,45 +40,57 @@ def remove_padding(model: Any) -> None:
     """
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     encoder = find_encoder(base)
-    check_packable(base, encoder)
+    remedy = "Leave --padding_free out; --train_sampling_strategy group_by_length reduces padding, too."
+    check_packable(base, encoder, "--padding_free", ("sdpa", "eager"), remedy)
     # A bound method: a deep copy of the model binds it to the copy. A closure would keep running the original.
     encoder.forward = MethodType(_pack_around(encoder), encoder)
 
 
-def check_packable(model: PreTrainedModel, encoder: PreTrainedModel) -> None:
-    """Raise a ValueError unless a model can read packed texts."""
-    remedy = "Leave --padding_free out; --train_sampling_strategy group_by_length reduces padding, too."
+def separate_documents(model: Any) -> None:
+    """Make the encoder of a model keep the documents of a packed example apart.
+
+    No token attends to another document, and positions restart with each. `attention_mask` numbers the documents of an
+    example from 1, and is 0 at padding; see `tokenize_corpus`. Only the instance's `forward` is replaced.
+
+    Raises:
+        ValueError: The model cannot read packed texts.
+    """
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    encoder, name = find_encoder(base), "--document_boundaries"
+    check_packable(base, encoder, name, ("sdpa", "eager", "flash_attention_2"), f"Leave {name} out.")
+    encoder.forward = MethodType(wraps(type(encoder).forward)(_forward_separated), encoder)
+
+
+def check_packable(
+    model: PreTrainedModel, encoder: PreTrainedModel, flag: str, attentions: tuple[str, ...], remedy: str
+) -> None:
+    """Raise a ValueError unless a model can read packed texts.
+
+    Args:
+        flag: What asks for it, for errors.
+        attentions: Implementations of attention that can.
+        remedy: What to do instead.
+    """
     if type(model).__name__.endswith("ForQuestionAnswering"):
         raise ValueError(
-            f"--padding_free needs a loss that ignores padding, but an answer's covers all places of a batch. {remedy}"
+            f"{flag} needs a loss that ignores padding, but an answer's covers all places of a batch. {remedy}"
         )
     config: Any = model.config
     while hasattr(config, "backbone_config"):
         if any(method.reads_memory or method.reads_passages for method in find_methods(config.model_type)):
             raise ValueError(
-                f"--padding_free needs a model that reads the texts alone, but {config.model_type} reads other states "
+                f"{flag} needs a model that reads the texts alone, but {config.model_type} reads other states "
                 f"beside each text. {remedy}"
             )
         config = config.backbone_config
     if config.model_type not in FAMILIES:
         raise ValueError(
-            f"--padding_free needs an encoder of type {', '.join(FAMILIES)}, but this one is a {config.model_type}. "
-            f"{remedy}"
+            f"{flag} needs an encoder of type {', '.join(FAMILIES)}, but this one is a {config.model_type}. {remedy}"
         )
-    if (attention := encoder.config._attn_implementation) not in ("sdpa", "eager"):
-        raise ValueError(f"--padding_free needs the attention sdpa or eager, but the model uses {attention}. {remedy}")
-
-
-def choose_rows(lengths: list[int], width: int) -> tuple[list[int], list[int], int]:
-    """Return the row and the first column of each text, and the number of rows (first-fit decreasing)."""
-    rows, columns, filled = [0] * len(lengths), [0] * len(lengths), list[int]()
-    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
-        row = next((row for row, end in enumerate(filled) if end + lengths[text] <= width), len(filled))
-        if row == len(filled):
-            filled.append(0)
-        rows[text], columns[text] = row, filled[row]
-        filled[row] += lengths[text]
-    return rows, columns, len(filled)
+    if (attention := encoder.config._attn_implementation) not in attentions:
+        raise ValueError(
+            f"{flag} needs the attention {' or '.join(attentions)}, but the model uses {attention}. {remedy}"
+        )
 
 
 def make_masks(config: Any, texts: torch.Tensor, dtype: torch.dtype) -> Any:
@@ -104,6 +119,38 @@ def make_positions(encoder: Any, input_ids: torch.Tensor) -> torch.Tensor:
     if hasattr(embeddings, "create_position_ids_from_input_ids"):  # RoBERTa's start behind the id of padding
         return embeddings.create_position_ids_from_input_ids(input_ids, embeddings.padding_idx)
     return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+
+
+def _forward_separated(
+    self: Any, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **kwargs: Any
+) -> Any:
+    """Run an encoder on rows whose documents `attention_mask` numbers."""
+    forward = type(self).forward
+    inputs = {**kwargs, "input_ids": input_ids, "attention_mask": attention_mask}
+    if input_ids is None or attention_mask is None or attention_mask.dim() != 2:
+        return forward(self, **inputs)
+    place = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    is_first = torch.ones_like(attention_mask, dtype=torch.bool)
+    is_first[:, 1:] = attention_mask[:, 1:] != attention_mask[:, :-1]
+    inputs["position_ids"] = place - torch.where(is_first, place, 0).cummax(1).values
+    real = attention_mask > 0
+    if hasattr(self.embeddings, "create_position_ids_from_input_ids"):  # RoBERTa's start behind the id of padding
+        first = self.embeddings.padding_idx
+        inputs["position_ids"] = torch.where(real, inputs["position_ids"] + first + 1, first)
+    if self.config._attn_implementation != "flash_attention_2":
+        return forward(self, **inputs | {"attention_mask": make_masks(self.config, attention_mask, self.dtype)})
+    # Flash attention reads no mask, but one long row and where its documents begin.
+    for name in ("input_ids", "position_ids", "token_type_ids"):
+        if inputs.get(name) is not None:
+            inputs[name] = inputs[name][real][None]
+    bounds = torch.cat([is_first[real].nonzero().flatten(), real.sum()[None]]).to(torch.int32)
+    longest = int(bounds.diff().max())
+    inputs |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
+    outputs = forward(self, **inputs | {"attention_mask": None})
+    states = outputs.last_hidden_state
+    rows = states.new_zeros((*input_ids.shape, states.shape[-1]))
+    outputs.last_hidden_state = rows.masked_scatter(real[..., None], states)
+    return outputs
 
 
 def _asks_for_more(config: Any, kwargs: dict[str, Any]) -> bool:

@@ -1,14 +1,12 @@
 """Continued masked-LM pre-training: arguments, the model of a method, and the examples of a corpus."""
 
 import logging
-import math
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
 import torch
-from datasets import DatasetDict, IterableDataset, concatenate_datasets, interleave_datasets
-from torch.nn.functional import cross_entropy
+from datasets import DatasetDict
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForMaskedLM,
@@ -18,21 +16,13 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import SchedulerType
 
 from hf_domain.checks import check_weights
-from hf_domain.clusters import open_executor
-from hf_domain.data.causal import DataCollatorForNextToken, check_causal
-from hf_domain.data.columns import warn_of_shared_rows
-from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
-from hf_domain.data.files import check_held_out, find_files, is_saved, load_files
-from hf_domain.data.masking import (
-    DataCollatorForTokenMask,
-    DataCollatorForWholeWordMask,
-    PlacingCollator,
-    check_mask_token,
-)
-from hf_domain.data.word_weights import load_counts, weigh_words
+from hf_domain.data.causal import check_causal
+from hf_domain.data.corpora import check_batch
+from hf_domain.data.files import check_held_out, find_files
+from hf_domain.data.masking import check_mask_token
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS, find_methods
 from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
 from hf_domain.methods.frozen_weights import hold_frozen_weights
@@ -53,12 +43,15 @@ from hf_domain.training.arguments import (
     check_best_metric,
     check_work,
 )
-from hf_domain.training.callbacks import MaskRenewal, log_auxiliary_losses
-from hf_domain.training.method_rate import choose_method_rate
+from hf_domain.training.callbacks import log_auxiliary_losses
+from hf_domain.training.masked_lm_corpus import CorpusArguments, load_examples, make_collator, split_mix
+from hf_domain.training.masked_lm_trainer import MaskedLMTrainer, evaluate_masked_lm, evaluate_start, read_trunk
+from hf_domain.training.method_rate import choose_method_rate, choose_pretraining_rate
 from hf_domain.training.overrides import load_config
-from hf_domain.training.padding_free import remove_padding
-from hf_domain.training.run import finish_run, fit_to_memory, limit_length, load_tokenizer, run_training, save_metrics
-from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights, show_progress
+from hf_domain.training.padding_free import remove_padding, separate_documents
+from hf_domain.training.recipes import TRAINING_RECIPES
+from hf_domain.training.run import finish_run, fit_to_memory, limit_length, load_tokenizer, run_training
+from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights
 
 logger = logging.getLogger(__name__)
 
@@ -89,65 +82,31 @@ class PretrainingArguments(ModelArguments):
         default="float32", metadata={"help": "Data type of the weights; use --bf16 for mixed precision."}
     )
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
+    recipe: str | None = field(
+        default=None,
+        metadata={"help": "Published settings as defaults of the other flags.", "choices": [*TRAINING_RECIPES]},
+    )
+    document_boundaries: bool = field(
+        default=False, metadata={"help": "Pack whole documents into blocks, without attention between them."}
+    )
+    decay_mlm_probability: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share of tokens to mask while a warmup_stable_decay schedule decays, and in evaluations. "
+            "Default: --mlm_probability."
+        },
+    )
+    resume_decay_from: str | None = field(
+        default=None,
+        metadata={"help": "A checkpoint of another run, before its decay: this run lets its rate decay, on this text."},
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention: sdpa, eager or flash_attention_2. Default: transformers' choice."}
+    )
 
     def __post_init__(self) -> None:
         if self.expanded_vocabulary is not None:
             self.tokenizer_name = self.expanded_vocabulary
-
-
-@dataclass
-class CorpusArguments:
-    """The text, and how to cut and mask it."""
-
-    train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv .tsv (.gz) .parquet."})
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Text to evaluate on."})
-    general_validation_file: list[str] | None = field(
-        default=None, metadata={"help": "Held-out general text: the card then shows what the encoder forgets."}
-    )
-    dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})
-    data_license: str | None = field(
-        default=None, metadata={"help": "License of the data for the card, as the Hub spells it: cc-by-4.0."}
-    )
-    text_column_name: str | None = field(
-        default=None, metadata={"help": "Column of text. Default: `text`, or the only column."}
-    )
-    validation_split_percentage: int = field(
-        default=5, metadata={"help": "Percentage of the text to hold out if there is no validation text."}
-    )
-    streaming: bool = field(default=False, metadata={"help": "Read the text during training; needs --max_steps."})
-    max_seq_length: int = field(default=128, metadata={"help": "Number of tokens in an example."})
-    line_by_line: bool = field(
-        default=False, metadata={"help": "Make one example per document instead of packed blocks."}
-    )
-    mix: str | None = field(
-        default=None,
-        metadata={"help": "Replay: add other text as a share of all examples, as general.txt:0.1."},
-    )
-    objective: Literal["mlm", "clm"] = field(
-        default="mlm", metadata={"help": "clm predicts next tokens with causal attention; train with mlm afterwards."}
-    )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to mask."})
-    whole_word_mask: bool = field(default=False, metadata={"help": "Mask all tokens of a word together."})
-    word_counts: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Mask domain words more often: text (or its --counts_file) of the domain, then general text."
-        },
-    )
-    word_rule: Literal["ratio", "keyword", "random"] = field(
-        default="ratio", metadata={"help": "With --word_counts: how to choose the words to mask more often."}
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training examples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Number of processes for tokenization."}
-    )
-    dask_scheduler: str | None = field(
-        default=None,
-        metadata={"help": "Tokenize text and encode passages on a Dask cluster: address or file of its scheduler."},
-    )
-    overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize again, even if a cached result exists."})
 
 
 def check_options(
@@ -183,6 +142,8 @@ def check_options(
         check_causal(load_config(model_args)[0].model_type)
     if data_args.objective == "clm" and model_args.padding_free:
         raise ValueError("--padding_free needs --objective mlm, but the objective is clm. Leave --padding_free out.")
+    check_packing(model_args, data_args)
+    check_trunk(model_args, training_args)
     if data_args.mix is not None:
         path, _ = split_mix(data_args.mix)
         names = ("validation_file", "general_validation_file")
@@ -202,6 +163,37 @@ def check_files(data_args: CorpusArguments, do_eval: bool) -> None:
     """Raise a FileNotFoundError for a missing file that would be read only after the corpus is tokenized."""
     files = [*(data_args.word_counts or []), *(data_args.general_validation_file or [] if do_eval else [])]
     find_files([*files, split_mix(data_args.mix)[0]] if data_args.mix is not None else files)
+
+
+def check_packing(model_args: PretrainingArguments, data_args: CorpusArguments) -> None:
+    """Raise a ValueError if a flag excludes blocks of whole documents, or another share of masks in the decay."""
+    is_causal = data_args.objective == "clm"
+    if model_args.document_boundaries and (data_args.line_by_line or model_args.padding_free or is_causal):
+        raise ValueError(
+            "--document_boundaries must be used without --line_by_line, --padding_free and --objective clm, but one of "
+            "them is set. Leave it out, or set --document_boundaries false."
+        )
+    if model_args.decay_mlm_probability is not None and is_causal:
+        raise ValueError(
+            "--decay_mlm_probability, which a recipe sets, needs --objective mlm, but the objective is clm. Leave the "
+            "flag or the recipe out."
+        )
+
+
+def check_trunk(model_args: PretrainingArguments, training_args: TrainingArguments) -> None:
+    """Check the checkpoint whose rate decays, and take its rate and the schedule; see `check_options`."""
+    if (trunk := model_args.resume_decay_from) is None:
+        return
+    if training_args.fsdp or training_args.deepspeed or not training_args.do_train:
+        raise ValueError(
+            "--resume_decay_from needs --do_train and whole weights, but the run does not train, or shards them. Add "
+            "--do_train, and leave FSDP and DeepSpeed out."
+        )
+    state = read_trunk(trunk)
+    training_args.lr_scheduler_type = SchedulerType.WARMUP_STABLE_DECAY
+    training_args.warmup_steps = 0
+    if training_args.learning_rate is None:
+        training_args.learning_rate = state["param_groups"][0]["initial_lr"]
 
 
 def check_smoothing(model_args: PretrainingArguments, training_args: TrainingArguments) -> None:
@@ -272,12 +264,14 @@ def pretrain(
     corpus: Any = None,
     validation: Any = None,
     general: Any = None,
+    num_tokens: int | None = None,
     call: str | None = None,
 ) -> "MaskedLMTrainer":
     """Train a method's model on a corpus, evaluate it, and save it with its card: `hf-domain mlm` and `adapt`.
 
     Args:
         corpus: Documents in memory instead of the files that `data_args` names; see `load_examples` for these three.
+        num_tokens: Number of tokens to train on instead of `max_steps`.
         call: The call of a Python function, for the card; default the command line.
 
     Returns:
@@ -289,7 +283,7 @@ def pretrain(
     texts = {"corpus": corpus, "validation": validation, "general": general}
 
     def train(args: TrainingArguments) -> "MaskedLMTrainer":
-        return pretrain_once(model_args, data_args, passage_args, args, **texts, call=call)
+        return pretrain_once(model_args, data_args, passage_args, args, **texts, num_tokens=num_tokens, call=call)
 
     return fit_to_memory(train, training_args)
 
@@ -303,21 +297,30 @@ def pretrain_once(
     corpus: Any,
     validation: Any,
     general: Any,
+    num_tokens: int | None,
     call: str | None,
 ) -> "MaskedLMTrainer":
     """Train with batches of the given size, see `pretrain`."""
     delta = load_delta(model_args)
-    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    # A recipe's length is the most that it takes.
+    tokenizer = load_tokenizer(model_args, None if model_args.recipe else data_args.max_seq_length)
     model = load_masked_lm(model_args, tokenizer, delta)
+    fit_training(model, tokenizer, model_args, data_args, training_args)
+    if num_tokens is not None:
+        tokens = training_args.train_batch_size * training_args.gradient_accumulation_steps * data_args.max_seq_length
+        training_args.max_steps = max(1, num_tokens // tokens)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
     texts = (corpus, validation, general)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
-        examples, documents = load_examples(data_args, model_args, training_args.do_eval, tokenizer, *texts)
+        examples, documents = load_examples(
+            *(data_args, model_args, training_args.do_eval, tokenizer, *texts), model_args.document_boundaries
+        )
         if passages is not None:
             examples = passages.look_up_blocks(examples, data_args.preprocessing_num_workers)
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
-        has_equal_shapes = not data_args.line_by_line and not model_args.padding_free and passages is None
+        is_packed = not (data_args.line_by_line or model_args.padding_free or model_args.document_boundaries)
+        has_equal_shapes = is_packed and passages is None
         if isinstance(training_args, PretrainerArguments) and has_equal_shapes:
             training_args.choose_compilation(count_passes(training_args, examples["train"]))
     masking = collator = make_collator(tokenizer, data_args, training_args)
@@ -333,6 +336,8 @@ def pretrain_once(
         processing_class=tokenizer,
         data_collator=collator,
         masking=masking,
+        decay_mlm_probability=model_args.decay_mlm_probability,
+        trunk=model_args.resume_decay_from,
     )
     method = METHODS[model_args.method]
     # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it. The
@@ -342,6 +347,7 @@ def pretrain_once(
     prepare_new_rows(trainer, delta, model_args)
     with hold_frozen_weights(trainer):
         if training_args.do_train:
+            trainer.load_trunk()
             prepare_start(trainer, model_args)
             evaluate_start(trainer, examples.get("general"))
             run_training(trainer)
@@ -362,6 +368,31 @@ def count_passes(args: TrainingArguments, examples: Any) -> int:
     if args.max_steps > 0:
         return args.max_steps * args.gradient_accumulation_steps
     return int(args.num_train_epochs * len(examples)) // (args.train_batch_size * args.world_size)
+
+
+def fit_training(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: PretrainingArguments,
+    data_args: CorpusArguments,
+    training_args: TrainingArguments,
+) -> None:
+    """Let the encoder read whole documents, and choose what depends on it: the rate, and the length of a recipe."""
+    if model_args.document_boundaries:
+        try:
+            separate_documents(model)
+        except ValueError as error:
+            if model_args.recipe is None:
+                raise
+            model_args.document_boundaries = False
+            logger.info(f"Blocks have no boundaries between documents: {error}")
+        else:  # the attention mask numbers documents: its sum is no number of tokens
+            training_args.include_num_input_tokens_seen = "all"
+    if model_args.recipe is not None and tokenizer.model_max_length < data_args.max_seq_length:
+        data_args.max_seq_length = tokenizer.model_max_length
+        logger.info(f"Blocks have {data_args.max_seq_length:,} tokens, the encoder's limit")
+    if training_args.learning_rate is None:
+        training_args.learning_rate = choose_pretraining_rate(model, 1.0)
 
 
 def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
@@ -397,22 +428,7 @@ def load_masked_lm(
             "for masked-LM training both encoders must share a tokenizer, because the memory reads the masked text, "
             f"but the memory of {args.model_name_or_path} has its own. Train a G-MAP whose memory shares it."
         )
-    with hide_load_report(), explain_pickles(args.model_name_or_path):
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            args.model_name_or_path,
-            config=config,
-            dtype=args.dtype,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
-            **args.hub_options,
-        )
-    for key, found, expected in sorted(info["mismatched_keys"]):
-        raise ValueError(
-            f"the weights of {args.model_name_or_path} must have the shapes of its config"
-            f"{f', {args.config_name}' if args.config_name else ''}, but {key} is {[*found]} instead of {[*expected]}. "
-            "Use the config that was saved with the weights."
-        )
-    report_new_weights(model, set(info["missing_keys"]), is_head_new=False)
+    model = load_weights(args, config)
     method = METHODS[args.method]
     if delta is not None and not method.extends_vocabulary and (own := load_own_tokenizer(args)) is not None:
         check_not_expanded(own, delta)
@@ -435,6 +451,40 @@ def load_masked_lm(
     return model
 
 
+def load_weights(args: PretrainingArguments, config: Any) -> PreTrainedModel:
+    """Load the checkpoint, and warn about what it lacks.
+
+    Raises:
+        ValueError: Weights have other shapes than the configuration says.
+    """
+    options: dict[str, Any] = {**args.hub_options}
+    if args.attn_implementation is not None and (args.recipe is None or supports(config, args.attn_implementation)):
+        options["attn_implementation"] = args.attn_implementation
+    with hide_load_report(), explain_pickles(args.model_name_or_path):
+        model, info = AutoModelForMaskedLM.from_pretrained(
+            args.model_name_or_path,
+            config=config,
+            dtype=args.dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            **options,
+        )
+    for key, found, expected in sorted(info["mismatched_keys"]):
+        raise ValueError(
+            f"the weights of {args.model_name_or_path} must have the shapes of its config"
+            f"{f', {args.config_name}' if args.config_name else ''}, but {key} is {[*found]} instead of {[*expected]}. "
+            "Use the config that was saved with the weights."
+        )
+    report_new_weights(model, set(info["missing_keys"]), is_head_new=False)
+    return model
+
+
+def supports(config: Any, attention: str) -> bool:
+    """Return whether a family has flash attention; all have the others."""
+    model_class = MODEL_FOR_MASKED_LM_MAPPING.get(type(config), None)
+    return not attention.startswith("flash") or getattr(model_class, "_supports_flash_attn", False)
+
+
 def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | None:
     """Load the checkpoint's own tokenizer; None if it has none."""
     try:
@@ -443,228 +493,14 @@ def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | 
         return None
 
 
-def load_documents(
-    args: CorpusArguments, model_args: ModelArguments, do_eval: bool, corpus: Any = None, validation: Any = None
-) -> Any:
-    """Return the splits of a corpus; see `load_examples`.
-
-    Raises:
-        ValueError: Nothing is held out for an evaluation.
-    """
-    options: dict[str, Any] = {"streaming": args.streaming, "cache_dir": model_args.cache_dir}
-    if corpus is None and args.train_file:
-        is_whole = len(args.train_file) == 1 and is_saved(args.train_file[0])  # with its validation split
-        corpus = args.train_file[0] if is_whole else load_files(args.train_file, **options)
-    if validation is None and args.validation_file:
-        validation = load_files(args.validation_file, **options)
-    splits = load_corpus(
-        corpus,
-        validation,
-        dataset_name=args.dataset_name,
-        dataset_config_name=args.dataset_config_name,
-        text_column=args.text_column_name,
-        validation_split_percentage=args.validation_split_percentage if do_eval else 0,
-        **options,
-    )
-    if do_eval and "validation" not in splits:
-        raise ValueError(
-            "--do_eval needs text that is held out, but there is no validation split and --validation_split_percentage "
-            f"is {args.validation_split_percentage}. Add --validation_file, or hold out a percentage."
-        )
-    if args.validation_file and not args.streaming:
-        warn_of_shared_rows(splits, ["text"])
-    return splits
-
-
-def load_examples(
-    args: CorpusArguments,
-    model_args: ModelArguments,
-    do_eval: bool,
-    tokenizer: Any,
-    corpus: Any = None,
-    validation: Any = None,
-    general: Any = None,
-) -> tuple[Any, Any]:
-    """Return the tokenized splits (or streams) of a corpus, and its documents.
-
-    Args:
-        corpus: Documents in memory, see `load_corpus`. Default: the files that the arguments name.
-        validation: Held-out documents in memory.
-        general: Held-out general text in memory.
-    """
-    splits = load_documents(args, model_args, do_eval, corpus, validation)
-    tokenizing: dict[str, Any] = {
-        "max_seq_length": args.max_seq_length,
-        "line_by_line": args.line_by_line,
-        "whole_words": args.whole_word_mask,
-        "num_proc": args.preprocessing_num_workers,
-        "overwrite_cache": args.overwrite_cache,
-    }
-    with open_executor(dask_scheduler=args.dask_scheduler) as executor:
-        examples = tokenize_corpus(splits, tokenizer, executor=executor, **tokenizing)
-        if "validation" in examples:
-            fill_split(examples, "validation", splits["validation"], tokenizer, tokenizing)
-        for split, rows in examples.items():
-            check_known(rows, tokenizer, split)
-        if args.mix is not None:
-            path, share = split_mix(args.mix)
-            options: dict[str, Any] = {"streaming": args.streaming, "cache_dir": model_args.cache_dir}
-            other = load_corpus(path, validation_split_percentage=0, **options)
-            other = tokenize_corpus(other, tokenizer, executor=executor, **tokenizing)
-            examples["train"] = mix_examples(examples["train"], other["train"], share)
-        if general is None and args.general_validation_file and do_eval:
-            general = load_files(args.general_validation_file, cache_dir=model_args.cache_dir)
-        if general is not None:
-            text = load_corpus(general, validation_split_percentage=0)
-            examples["general"] = tokenize_corpus(text, tokenizer, executor=executor, **tokenizing)["train"]
-            fill_split(examples, "general", text["train"], tokenizer, tokenizing)
-    limits = {"validation": args.max_eval_samples, "general": args.max_eval_samples}
-    for split, limit in ({"train": args.max_train_samples} | limits).items():
-        if limit is not None and split in examples:
-            is_stream = isinstance(examples[split], IterableDataset)
-            examples[split] = examples[split].take(limit if is_stream else min(limit, len(examples[split])))
-    return examples, splits
-
-
-def fill_split(examples: Any, split: str, documents: Any, tokenizer: Any, tokenizing: dict[str, Any]) -> None:
-    """Make an example of each document of a held-out split that fills no block: a loss needs one.
-
-    Args:
-        examples: Tokenized splits, changed in place.
-        documents: The split's text.
-        tokenizing: Options of `tokenize_corpus`.
-    """
-    if isinstance(examples[split], IterableDataset) or len(examples[split]):
-        return
-    text = DatasetDict(train=documents)
-    examples[split] = tokenize_corpus(text, tokenizer, **tokenizing | {"line_by_line": True})["train"]
-    logger.warning(
-        f"The {split} text fills no block of {tokenizing['max_seq_length']} tokens, so that each of its "
-        f"{len(documents):,} documents is an example. Hold out more text for a steadier loss."
-    )
-
-
-def split_mix(mix: str) -> tuple[str, float]:
-    """Split `general.txt:0.1` into a path or glob and a share."""
-    path, _, share = mix.rpartition(":")
-    try:
-        number = float(share)
-    except ValueError:
-        number = 0.0
-    if not path or not 0 < number < 1:
-        raise ValueError(f"--mix must be a file and its share of all examples, as general.txt:0.1, but is {mix}")
-    return path, number
-
-
-def mix_examples(examples: Any, others: Any, share: float) -> Any:
-    """Mix examples of other text into those of a corpus.
-
-    Args:
-        examples: Examples of the corpus; all are kept.
-        others: Examples of the other text; drawn at random, and repeated if there are too few.
-        share: Share of other text in the result, above 0 and below 1.
-    """
-    if isinstance(examples, IterableDataset):
-        return interleave_datasets(
-            [examples, others], probabilities=[1 - share, share], seed=0, stopping_strategy="all_exhausted"
-        )
-    count = max(1, round(len(examples) * share / (1 - share)))
-    others = others.shuffle(seed=0).select([number % len(others) for number in range(count)])
-    # In a random order, so that the first examples alone (`max_train_samples`) hold the share, too.
-    return concatenate_datasets([examples, others]).shuffle(seed=0)
-
-
-def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, training_args: TrainingArguments) -> Any:
-    """Return the collator that masks tokens, masks whole words, or prepares next-token prediction."""
-    if args.objective == "clm":
-        # Trainer counts tokens by the sum of the attention mask; the sum of an additive mask is no count.
-        training_args.include_num_input_tokens_seen = "all"
-        return DataCollatorForNextToken(tokenizer, args.mlm_probability, training_args.seed)
-    training_args.remove_unused_columns = not args.whole_word_mask  # the collator reads and drops word_ids
-    collator_class: Any = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask
-    collator = collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
-    if args.word_counts is not None:
-        domain, general = (load_counts(path, tokenizer) for path in args.word_counts)
-        collator.weights = weigh_words(tokenizer, domain, general, args.word_rule, training_args.seed)
-        logger.info(f"{len(collator.weights):,} words are masked more often than others")
-    return collator
-
-
-class MaskedLMTrainer(Trainer):
-    """transformers' Trainer with new masks in each epoch, and a held-out loss that depends on model and text alone.
-
-    The stock Trainer averages the means of batches, so a batch with one masked token counts as much as one with a
-    hundred, and it multiplies the loss of some models by the number of processes. Here the loss is the sum over the
-    masked tokens divided by their number. An evaluation draws the masks of each example from it alone, and always the
-    same ones. Label smoothing affects training only, because a perplexity is defined by the plain cross-entropy.
-
-    Args:
-        masking: The collator of data/masking.py or data/causal.py that draws the masks; others may wrap it.
-    """
-
-    def __init__(self, *args: Any, masking: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.masking = masking
-        self.data_collator = PlacingCollator(self.data_collator, masking)
-        if self.args.dataloader_persistent_workers:
-            # They would repeat the masks of an epoch, and read the first evaluation's text in every later one.
-            logger.warning(
-                "--dataloader_persistent_workers has no effect here: its workers would repeat the first masks"
-            )
-            self.args.dataloader_persistent_workers = False
-        self.add_callback(MaskRenewal(masking))
-
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Return the mean loss over all masked tokens as the loss.
-
-        Raises:
-            ValueError: The text has no masked token.
-        """
-        epoch, self.masking.epoch, self.masking.by_example = self.masking.epoch, 0, True
-        self.loss_and_count = torch.zeros(2, dtype=torch.float64)
-        try:
-            output = super().evaluation_loop(*args, **kwargs)
-        finally:
-            self.masking.epoch, self.masking.by_example = epoch, False
-        loss, count = self.loss_and_count.tolist()
-        if not count:
-            raise ValueError(
-                f"the held-out text must have a masked token, but its {output.num_samples} examples have none. Use "
-                "more held-out text."
-            )
-        assert output.metrics is not None
-        output.metrics[f"{kwargs.get('metric_key_prefix', 'eval')}_loss"] = loss / count
-        return output
-
-    def prediction_step(
-        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> tuple[torch.Tensor, None, None]:
-        """Add the losses of a batch to those of the evaluation."""
-        inputs = self._prepare_inputs(inputs)
-        labels = inputs["labels"]
-        # Compiling costs more than it saves here: these are other graphs than in training, and the last batch is short.
-        model = getattr(model, "_orig_mod", model)
-        config: Any = self.model.config  # type: ignore[union-attr]
-        if not getattr(config, "keys_to_ignore_at_inference", ()):  # no auxiliary losses to log: skip the model's loss
-            inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        with torch.no_grad(), self.compute_loss_context_manager():
-            logits = model(**inputs).logits
-        is_masked = labels != -100
-        losses = torch.zeros(labels.shape, device=labels.device)
-        losses[is_masked] = cross_entropy(logits[is_masked].float(), labels[is_masked], reduction="none")
-        by_example = torch.stack([losses.sum(-1), is_masked.sum(-1)], dim=-1)
-        # `gather_for_metrics` drops the examples that fill up the last batch of several processes.
-        self.loss_and_count += self.accelerator.gather_for_metrics(by_example).cpu().double().sum(0)
-        return losses.sum() / is_masked.sum().clamp(min=1), None, None
-
-
 def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     """Prepare the recommended start of a new model on training text, before the first step.
 
     A checkpoint of the method and a resumed run are already prepared.
     """
     method, train_args = METHODS[args.method], trainer.args
-    if method.prepare is None or args.start == "paper" or train_args.resume_from_checkpoint is not None:
+    is_prepared = train_args.resume_from_checkpoint is not None or args.resume_decay_from is not None
+    if method.prepare is None or args.start == "paper" or is_prepared:
         return
     if not method.is_built_around(load_config(args)[0].model_type):
         return
@@ -681,55 +517,13 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
         method.prepare(model, ({name: value.to(model.device) for name, value in batch.items()} for batch in batches))
 
 
-def evaluate_start(trainer: Trainer, general: Any = None) -> None:
-    """Measure the held-out losses before the first step, for the card, if the run evaluates.
-
-    Args:
-        general: Examples of general text, if the card should show what the encoder forgets.
-    """
-    args = trainer.args
-    if not args.do_eval or args.resume_from_checkpoint is not None or args.deepspeed or args.fsdp:
-        return
-    show_progress(trainer)
-    devices = [args.device] if args.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):  # training must draw the same numbers as without this
-        loss = trainer.evaluate()["eval_loss"]
-        others = {f"start_{name}": value for name, value in evaluate_general(trainer, general).items()}
-    if trainer.accelerator.num_processes > 1:
-        forget_preparation(trainer)
-    if trainer.is_world_process_zero():
-        logger.info(f"Validation before the first step: loss {loss:.4g}")
-    if math.isfinite(loss):
-        trainer.save_metrics("start", {"start_loss": loss, **others}, combined=False)
-
-
-def forget_preparation(trainer: Trainer) -> None:
-    """Let accelerate prepare the model again, for training.
-
-    It prepares a model once. After an evaluation it would train it as prepared for that, and the processes would not
-    average their gradients: each would train a model of its own.
-    """
-    model: Any = trainer.model
-    if (forward := vars(model).pop("_original_forward", None)) is not None:  # mixed precision wraps it
-        model.forward = forward
-    model._is_accelerate_prepared = False
-    trainer.model_wrapped = model
-
-
-def evaluate_general(trainer: Trainer, general: Any) -> dict[str, float]:
-    """Return the loss on general text as `general_loss`; nothing without such text."""
-    if general is None:
-        return {}
-    return {"general_loss": trainer.evaluate(general, metric_key_prefix="general")["general_loss"]}
-
-
 def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:
     """Distill new rows and train them alone first, if the flags say so, and log how far they move."""
     if delta is None or METHODS[args.method].trains_rows_apart:
         return
     model: Any = trainer.model
     train_args = trainer.args
-    is_resumed = train_args.resume_from_checkpoint is not None
+    is_resumed = train_args.resume_from_checkpoint is not None or args.resume_decay_from is not None
     if args.embedding_init == "distill" and train_args.do_train and not is_resumed:
         model.to(train_args.device)
         examples: Any = trainer.train_dataset
@@ -738,12 +532,3 @@ def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: Pret
         trainer.add_callback(RowDistances(delta, model))
     if args.new_rows_first_steps:
         trainer.add_callback(NewRowsFirst(delta, args.new_rows_first_steps))
-
-
-def evaluate_masked_lm(trainer: Trainer, general: Any = None) -> None:
-    """Evaluate, and save the metrics with the perplexity of masked tokens, and the loss on general text if given."""
-    show_progress(trainer)
-    metrics = trainer.evaluate()
-    metrics["perplexity"] = math.exp(metrics["eval_loss"])
-    metrics |= evaluate_general(trainer, general)
-    save_metrics(trainer, "eval", metrics, trainer.eval_dataset)

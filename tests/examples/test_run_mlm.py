@@ -20,7 +20,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_domain.examples import run_mlm
 from hf_domain.tokenization import VocabularyDelta, WordCounts, count_shard, expand_vocabulary
-from hf_domain.training.pretraining import mix_examples
+from hf_domain.training.masked_lm_corpus import mix_examples
 
 
 def save_encoder(folder):
@@ -408,7 +408,9 @@ def refuse(run, tmp_path, match, **options):
 
 
 def test_what_is_read_late_is_missed_before_the_corpus_is_tokenized(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_domain.training.pretraining.tokenize_corpus", lambda *_, **__: pytest.fail("tokenized"))
+    monkeypatch.setattr(
+        "hf_domain.training.masked_lm_corpus.tokenize_corpus", lambda *_, **__: pytest.fail("tokenized")
+    )
     missing = tmp_path / "missing.txt"
     for options in (
         {"general_validation_file": missing},

@@ -14,7 +14,8 @@ from hf_domain.methods import PRETRAINING_METHODS
 from hf_domain.methods.lora import add_lora
 from hf_domain.methods.rada.collator import DataCollatorWithPassages
 from hf_domain.tokenization import expand_vocabulary
-from hf_domain.training.pretraining import MaskedLMTrainer, PretrainingArguments, evaluate_general, load_masked_lm
+from hf_domain.training.masked_lm_trainer import MaskedLMTrainer, evaluate_general
+from hf_domain.training.pretraining import PretrainingArguments, load_masked_lm
 
 MODELS = {
     "stock": lambda: make_masked_lm("bert"),

@@ -26,8 +26,8 @@ from hf_domain.training.callbacks import (
     StepTimer,
     log_auxiliary_losses,
 )
+from hf_domain.training.masked_lm_trainer import MaskedLMTrainer, evaluate_general
 from hf_domain.training.overrides import parse_overrides
-from hf_domain.training.pretraining import MaskedLMTrainer, evaluate_general
 
 
 @pytest.mark.parametrize("bf16", [True, False])
