@@ -19,7 +19,7 @@ from pathlib import Path
 from hf_domain.comparison.results import find_winner
 from hf_domain.prediction import format_rows, predict, write_rows
 from hf_domain.training.arguments import OneLineParser, find_damage, find_wrong_values
-from hf_domain.training.calls import name_flags
+from hf_domain.training.calls import is_command, use
 from hf_domain.training.terminal import show_bars
 
 
@@ -72,7 +72,7 @@ def main() -> None:
         raise ValueError(f"--output_file must end in .jsonl or .csv, but is {output_file}")
     if output_file and output_file.exists():
         raise FileExistsError(f"--output_file must be a new file, but {output_file} exists. Name another.")
-    with name_flags(), show_bars(args.verbose):
+    with use(is_command, True), show_bars(args.verbose):
         rows = predict(
             models,
             args.file,

@@ -1,9 +1,8 @@
-"""Open Dask clients: of a cluster by its address or file, or of workers inside this process."""
+"""Work by several processes: of this machine, or of a Dask cluster that is named by its address or file."""
 
 import functools
 import importlib
 import json
-import logging
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,15 +19,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 CONNECT_SECONDS = 10
-# Workers inside a process need neither statistics nor heartbeats.
-QUIET = {
-    "distributed.worker.profile.enabled": False,
-    "distributed.admin.system-monitor.interval": "10s",
-    "distributed.admin.system-monitor.gil.enabled": False,
-    "distributed.admin.tick.interval": "1s",
-    "distributed.scheduler.worker-ttl": None,
-}
-LOOPBACK = "127.0.0.1:0"
 TASKS_PER_WORKER = 2  # one runs, one waits; bounds the memory for a corpus of any size
 
 
@@ -69,31 +59,6 @@ def open_client(dask_scheduler: str) -> Iterator["Client"]:
             "`dask scheduler`, or correct the address."
         ) from None
     with client:
-        yield client
-
-
-@contextmanager
-def open_local_client(num_workers: int) -> Iterator["Client"]:
-    """Open a client of worker threads in this process, for tasks that only wait for their own processes.
-
-    Only Dask's dashboard listens, and only on this machine.
-    """
-    import dask
-    from distributed import Client, LocalCluster
-
-    with (
-        dask.config.set(QUIET),
-        LocalCluster(
-            n_workers=num_workers,
-            threads_per_worker=1,
-            processes=False,
-            memory_limit=0,  # the tasks run in other processes
-            dashboard_address=LOOPBACK,
-            worker_dashboard_address=LOOPBACK,
-            silence_logs=logging.CRITICAL,  # what a task raised is raised again where its result is read
-        ) as cluster,
-        Client(cluster) as client,
-    ):
         yield client
 
 

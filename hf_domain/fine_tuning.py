@@ -20,7 +20,7 @@ from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder, read_json
 from hf_domain.tasks import find_kind
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, check_model
-from hf_domain.training.calls import describe_call, name_arguments, show_call
+from hf_domain.training.calls import call, describe_call, name_arguments, use
 from hf_domain.training.fine_tuning import run_fine_tuning
 from hf_domain.training.learning_rate import run_at_best_rate
 from hf_domain.training.options import check_names
@@ -119,7 +119,7 @@ def fine_tune(
         TypeError: The task contains no rows, or an option is unknown.
         ValueError: The task, the model or an option cannot be used.
     """
-    call = describe_call(fine_tune, locals())
+    shown = describe_call(fine_tune, locals())
     check_names(fine_tune, training_options, {"epochs": "num_train_epochs"})
     check_license(data_license)
     folder = Path(output_dir)
@@ -167,7 +167,7 @@ def fine_tune(
         training_args.do_eval = training_args.do_eval or "validation" in files
         training_args.do_predict = "test" in files
         data_args = kind.arguments(**given | {f"{split}_file": file for split, file in files.items()})
-        with show_call(call):
+        with use(call, shown):
             passage_args = PassageArguments(datastore, num_passages)
             run = partial(run_fine_tuning, kind)
             trainer = run_at_best_rate(run, model_args, data_args, passage_args, training_args)

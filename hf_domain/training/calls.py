@@ -20,8 +20,9 @@ SCRIPT_COMMANDS = {
     f"run_{name}": f"hf-domain {name}"
     for name in ("mlm", "classification", "ner", "qa", "distill", "sentences", "expand_vocab")
 }
-# The call of Python that trains, instead of the command of this process.
+# The call of Python that the cards show, instead of the command of this process.
 call: ContextVar[str | None] = ContextVar("call", default=None)
+# Whether errors speak of flags, because a command calls the functions of Python.
 is_command: ContextVar[bool] = ContextVar("is_command", default=False)
 
 
@@ -31,23 +32,13 @@ def hide_folders(text: str) -> str:
 
 
 @contextmanager
-def show_call(text: str) -> Iterator[None]:
-    """Let the cards that are written in this context show a call of Python."""
-    token = call.set(text)
+def use(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Give a variable of this module a value in this context."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        call.reset(token)
-
-
-@contextmanager
-def name_flags() -> Iterator[None]:
-    """Let errors in this context speak of flags: a command calls the functions."""
-    token = is_command.set(True)
-    try:
-        yield
-    finally:
-        is_command.reset(token)
+        variable.reset(token)
 
 
 @contextmanager

@@ -286,7 +286,7 @@ def make_run_card(
         trainer: Must have saved the model and the metrics.
         task: Pipeline tag of the Hub.
         documents: Number of documents of a corpus, if counted.
-        command: What trained it. Default: see `show_call`, or the command of this process.
+        command: What trained it. Default: that of `calls.call`, or the command of this process.
         texts: Documents of a corpus that is no file, for a digest.
         student: What a distilled model is; `{base_model}` is its teacher.
     """

@@ -186,18 +186,13 @@ def compute_logits(probe: Any, states: np.ndarray, num_labels: int) -> np.ndarra
         states: [examples, dimensions].
         num_labels: Number of the task's labels. The probe has no logits of one without training examples: -inf.
     """
-    if not hasattr(probe, "decision_function"):
+    model = probe[-1]
+    if not hasattr(model, "classes_"):  # a ridge regression
         return probe.predict(states)[:, None]
-    logits = probe.decision_function(states)
-    if logits.ndim == 1 and not hasattr(
-        probe[-1], "estimators_"
-    ):  # two labels: scikit-learn returns only the logit of the second
-        logits = np.stack([-logits, logits], axis=1) / 2
-    logits = logits.reshape(len(states), -1)
-    if hasattr(probe[-1], "estimators_") or logits.shape[1] == num_labels:
-        return logits
+    if hasattr(model, "estimators_"):  # one logistic regression for each of several labels
+        return probe.decision_function(states).reshape(len(states), -1)
     placed = np.full((len(states), num_labels), -np.inf)
-    placed[:, probe[-1].classes_] = logits  # scikit-learn has a column for each label that it saw
+    placed[:, model.classes_] = probe.predict_log_proba(states)  # scikit-learn has a column for each label that it saw
     return placed
 
 
