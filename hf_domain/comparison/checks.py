@@ -4,6 +4,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,7 +12,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 
 from hf_domain.cli import import_command
 from hf_domain.comparison.plan import Corpus, Plan, Row
-from hf_domain.comparison.rows import RECIPES, check_start, explain_recipe
+from hf_domain.comparison.rows import RECIPES, explain_recipe
 from hf_domain.comparison.steps import FROZEN_FLAGS, PROBE_FLAGS, ROOT, Step
 from hf_domain.data.corpora import check_length
 from hf_domain.data.files import BUILDERS, SPLITS, check_held_out, find_files
@@ -19,7 +20,7 @@ from hf_domain.extras import is_installed
 from hf_domain.hub import is_hub_id
 from hf_domain.methods import METHODS, NO_ADAPTATION
 from hf_domain.safe_io import is_url
-from hf_domain.tasks.files import METRICS, SENTENCES, TEXTS, Task, check_task_files, find_kind, find_texts
+from hf_domain.tasks.files import METRICS, SENTENCES, Task, check_task_files, find_kind
 from hf_domain.tasks.sentences import explain_missing
 from hf_domain.training.arguments import ScriptParser, find_damage, find_wrong_values
 
@@ -34,8 +35,8 @@ FIXED_FLAGS = {
     "vocabulary": {"model_name_or_path", "counts_file", "output_dir"},
     "datastore": {"model_name_or_path", "output_dir"},
 }
-
-
+# The same in a row: rows are compared example by example.
+SHARED_FLAGS = {"max_eval_samples", "max_predict_samples"}
 # Anybody may have written a plan, so only the command line can trust code or publish.
 UNSAFE_FLAGS = {"trust_remote_code", "metric_name", "push_to_hub"}
 COUNTED = ("per_device_train_batch_size", "max_seq_length", "gradient_accumulation_steps")
@@ -43,7 +44,8 @@ COUNTED = ("per_device_train_batch_size", "max_seq_length", "gradient_accumulati
 
 def check_plan(plan: Plan) -> list[str]:
     """List all problems of a plan, before the first run."""
-    problems = _check_encoder(plan) + _check_costs(plan) + _check_names(plan)
+    problems = _check_encoder(plan) + _check_numbers(plan) + _check_names(plan)
+    problems += _check_flags(plan) + _check_files(plan)
     if plan.general is not None and plan.general not in plan.corpora:
         problems.append(
             f"general must be one of the corpora {', '.join(plan.corpora)}, but is {plan.general}. Name one of them."
@@ -54,6 +56,9 @@ def check_plan(plan: Plan) -> list[str]:
         problems += [f"tasks: {name}: {problem}" for problem in _check_task(task, plan)]
     for name, method in plan.methods.items():
         problems += [f"methods: {name}: {problem}" for problem in check_row(method, plan)]
+    for name, method in plan.methods.items() if not problems else ():  # these follow the rows that it starts from
+        found = _check_folds(method, plan) + _check_states(method, plan)
+        problems += [f"methods: {name}: {problem}" for problem in found]
     return problems
 
 
@@ -75,7 +80,9 @@ def _check_names(plan: Plan) -> list[str]:
 def _check_encoder(plan: Plan) -> list[str]:
     if damage := find_damage(plan.encoder, plan.folder):
         return [f"encoder: {damage}"]
-    if not _lacks_tokenizer(plan):
+    folder = plan.folder / plan.encoder
+    files = chain.from_iterable(map(folder.glob, ("tokenizer*.json", "vocab*", "*.model")))
+    if not folder.is_dir() or any(files) or "tokenizer_name" in plan.pretraining:
         return []
     return [
         f"encoder: the folder of an encoder must contain a tokenizer, but {plan.encoder} has none. Save it there, or "
@@ -83,26 +90,16 @@ def _check_encoder(plan: Plan) -> list[str]:
     ]
 
 
-def _lacks_tokenizer(plan: Plan) -> bool:
-    """Return whether the encoder is a folder without the file of any tokenizer."""
-    folder = plan.folder / plan.encoder
-    files = [file for pattern in ("tokenizer*.json", "vocab*", "*.model") for file in folder.glob(pattern)]
-    return folder.is_dir() and not files and "tokenizer_name" not in plan.pretraining
-
-
-def _check_costs(plan: Plan) -> list[str]:
+def _check_numbers(plan: Plan) -> list[str]:
+    """List the problems of budget, seeds, rates and fractions."""
     problems = _check_budget(plan)
-    lists = [("seeds", plan.seeds), ("pretraining_seeds", plan.pretraining_seeds)]
-    lists += [(f"seeds of {name}", row.seeds) for name, row in plan.methods.items() if row.seeds is not None]
-    for name, seeds in lists:
+    lists = {"seeds": plan.seeds, "pretraining_seeds": plan.pretraining_seeds}
+    lists |= {f"seeds of {name}": row.seeds for name, row in plan.methods.items() if row.seeds is not None}
+    for name, seeds in lists.items():
         if not seeds or len(set(seeds)) < len(seeds):
             problems.append(f"{name} must be different numbers, but are {seeds}. Correct the list.")
-        problems += [problem.removeprefix("--") for seed in seeds for problem in find_wrong_values({"seed": seed})]
-    problems += [
-        problem.removeprefix("--")
-        for rate in plan.learning_rates
-        for problem in find_wrong_values({"learning_rate": rate})
-    ]
+    wrong = find_wrong_values({"seed": [*chain.from_iterable(lists.values())], "learning_rate": plan.learning_rates})
+    problems += [problem.removeprefix("--") for problem in wrong]
     fractions = plan.train_fractions
     if len(set(fractions)) < len(fractions) or not all(0 < share <= 1 for share in fractions):
         problems.append(
@@ -115,88 +112,74 @@ def _check_costs(plan: Plan) -> list[str]:
             f"learning_rates must be at least two different numbers, but are {plan.learning_rates}. Add another, or "
             "set learning_rate in fine_tuning."
         )
-    given = [plan.fine_tuning, *(entry.options for entry in plan.tasks.values())]
-    given += [method.fine_tuning for method in plan.methods.values()]
+    given = [plan.fine_tuning, *(task.options for task in plan.tasks.values())]
+    given += [row.fine_tuning for row in plan.methods.values()]
     if plan.learning_rates and any("learning_rate" in flags for flags in given):
         problems.append("learning_rate must not be set beside learning_rates, which tries several. Remove one of them.")
-    trainings = [plan.pretraining, *(method.pretraining for method in plan.methods.values())]
-    if plan.budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
-        problems.append(
-            "a token budget needs packed blocks, but line_by_line is set. Remove it, or set the budget in minutes."
-        )
-    return problems + _check_flags(plan)
+    return problems
 
 
 def _check_budget(plan: Plan) -> list[str]:
-    if (plan.budget.tokens is None) == (plan.budget.minutes is None):
-        found = "neither" if plan.budget.tokens is None else "both"
-        return [f"budget must have either tokens or minutes, but has {found}. Set one of them."]
-    if isinstance(plan.budget.tokens, list):
-        return _check_rungs(plan)
-    if not 0 < (amount := plan.budget.tokens or plan.budget.minutes or 0) < math.inf:
-        return [f"budget must be above 0 and finite, but is {amount}. Set a larger one."]
-    return []
-
-
-def _check_rungs(plan: Plan) -> list[str]:
-    """List the problems of a list of tokens."""
-    rungs, problems = plan.budget.numbers, []
-    if len(set(rungs)) < max(1, len(rungs)) or min(rungs, default=0) <= 0:
-        problems.append(
-            f"budget: a list of tokens must have different numbers above 0, but is {plan.budget.tokens}. Correct it."
-        )
-    for name, flags in (
-        ("pretraining", plan.pretraining),
-        *((name, m.pretraining) for name, m in plan.methods.items()),
-    ):
-        if given := sorted({"lr_scheduler_type", "lr_scheduler_kwargs"} & flags.keys()):
+    budget, problems = plan.budget, []
+    trainings = {"pretraining": plan.pretraining, **{name: row.pretraining for name, row in plan.methods.items()}}
+    if (budget.tokens is None) == (budget.minutes is None):
+        found = "neither" if budget.tokens is None else "both"
+        problems.append(f"budget must have either tokens or minutes, but has {found}. Set one of them.")
+    elif isinstance(budget.tokens, list):
+        if len({*budget.tokens}) < max(1, len(budget.tokens)) or min(budget.tokens, default=0) <= 0:
             problems.append(
-                f"{name}: {', '.join(given)} must be left out, because a list of token budgets has its own schedule."
+                f"budget: a list of tokens must have different numbers above 0, but is {budget.tokens}. Correct it."
             )
-    for name, method in plan.methods.items():
-        if not 0 < method.share < 1:
-            problems.append(f"methods: {name}: share must be between 0 and 1, but is {method.share}. Correct it.")
+        for name, flags in trainings.items():
+            if given := sorted({"lr_scheduler_type", "lr_scheduler_kwargs"} & flags.keys()):
+                problems.append(
+                    f"{name}: {', '.join(given)} must be left out, because a list of budgets has its own schedule."
+                )
+    elif not 0 < (amount := budget.tokens or budget.minutes or 0) < math.inf:
+        problems.append(f"budget must be above 0 and finite, but is {amount}. Set a larger one.")
+    if budget.tokens is not None and any(
+        flags.get("line_by_line") not in (None, False) for flags in trainings.values()
+    ):
+        problems.append(
+            "a token budget needs packed blocks, but line_by_line is set. Remove it, or set the budget in minutes."
+        )
     return problems
 
 
 def _check_flags(plan: Plan) -> list[str]:
     """List flags that no plan can have; `check_step_flags` tests the others once there are steps."""
-    groups = [(kind, "", getattr(plan, kind)) for kind in FIXED_FLAGS]
-    groups += [("fine_tuning", f"tasks: {name}: ", task.options) for name, task in plan.tasks.items()]
-    for kind in ("pretraining", "fine_tuning", "datastore"):
-        groups += [(kind, f"methods: {name}: ", getattr(method, kind)) for name, method in plan.methods.items()]
+    groups = [(kind, "", getattr(plan, kind), FIXED_FLAGS[kind]) for kind in FIXED_FLAGS]
+    of_task = FIXED_FLAGS["fine_tuning"]
+    groups += [("fine_tuning", f"tasks: {name}: ", task.options, of_task) for name, task in plan.tasks.items()]
+    for name, row in plan.methods.items():
+        for kind in ("pretraining", "fine_tuning", "datastore"):
+            fixed = FIXED_FLAGS[kind] | (SHARED_FLAGS if kind == "fine_tuning" else set())
+            groups.append((kind, f"methods: {name}: ", getattr(row, kind), fixed))
     problems = []
-    for kind, where, flags in groups:
+    for kind, where, flags, fixed in groups:
         # Scripts parse values that are texts, except for those that this code counts with before.
         values = {name: value for name, value in flags.items() if name in COUNTED or not isinstance(value, str)}
-        problems += [f"{where}{kind}: {problem}" for problem in find_wrong_values(values)]
+        found = find_wrong_values(values)
         # With another spelling, a flag would reach the script but not the code here that counts tokens and examples.
         if wrong := [name for name in flags if not (isinstance(name, str) and name.isidentifier())]:
-            problems.append(
-                f"{where}{kind}: flags must be written with _ and without --, but there is "
-                f"{', '.join(map(str, wrong))}. Rewrite it."
-            )
-        if given := sorted(FIXED_FLAGS[kind] & flags.keys()):
-            problems.append(f"{where}{kind}: {', '.join(given)} must be left out, because the comparison sets it.")
-        if unsafe := sorted(name for name in map(str, flags) if name in UNSAFE_FLAGS or name.startswith("hub_")):
-            problems.append(
-                f"{where}{kind}: a plan must not run code of others or publish, but sets {', '.join(unsafe)}. Remove "
-                "it."
-            )
+            listed = ", ".join(map(str, wrong))
+            found.append(f"flags must be written with _ and without --, but there is {listed}. Rewrite it.")
+        if given := sorted(fixed & flags.keys()):
+            found.append(f"{', '.join(given)} must be left out, because the comparison sets it or all rows share it.")
+        names = sorted(map(str, flags))
+        if unsafe := [name for name in names if name in UNSAFE_FLAGS or name.startswith("hub_")]:
+            found.append(f"a plan must not run code of others or publish, but sets {', '.join(unsafe)}. Remove it.")
+        if any(name.endswith("token") for name in names):
+            found.append("a plan must not contain a Hub token, because results would publish it. Set HF_TOKEN.")
         if kind == "fine_tuning" and not where.startswith("tasks") and "text_column_names" in flags:
-            problems.append(
-                f"{where}fine_tuning: text_column_names must be set in the options of a task. Move it there."
-            )
-        if any(str(name).endswith("token") for name in flags):
-            problems.append(
-                f"{where}{kind}: a plan must not contain a Hub token, because results would publish it. Set HF_TOKEN."
-            )
+            found.append("text_column_names must be set in the options of a task. Move it there.")
+        problems += [f"{where}{kind}: {problem}" for problem in found]
     if "train_file" in plan.pretraining:
         problems.append(
             "pretraining: train_file must be set in one method, because here it would replace the text of all, TAPT "
             "included. Move it to `methods`."
         )
-    return problems + _check_files(plan)
+    return problems
 
 
 def _check_files(plan: Plan) -> list[str]:
@@ -207,21 +190,15 @@ def _check_files(plan: Plan) -> list[str]:
     made = {flags.get("held_out_file") for flags in groups.values()}
     problems = []
     for where, flags in groups.items():
-        named = [("train_file", file) for file in _list_texts(flags.get("train_file"))]
-        named += [("mix", str(file).rpartition(":")[0]) for file in _list_texts(flags.get("mix"))]
-        for flag, file in named:
-            if file in made or is_url(file):
-                continue
-            try:
-                find_files(str(plan.folder / file))
-            except FileNotFoundError:
-                problems.append(f"{where}: {flag} must name a file, but there is no {file}. Correct the path.")
+        for flag in ("train_file", "mix"):
+            named = flags.get(flag) or []
+            for name in named if isinstance(named, list) else [named]:
+                file = str(name).rpartition(":")[0] if flag == "mix" else str(name)
+                try:
+                    _ = file in made or is_url(file) or find_files(str(plan.folder / file))
+                except FileNotFoundError:
+                    problems.append(f"{where}: {flag} must name a file, but there is no {file}. Correct the path.")
     return problems
-
-
-def _list_texts(value: Any) -> list[str]:
-    """Return the value of a flag that takes one text or several as a list of texts."""
-    return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:
@@ -246,8 +223,11 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
         wrong = f"corpus must be one of {corpora}, but is {task.corpus}. Name one of them."
         missing = f"corpus must be set, because the plan has several: {corpora}. Name one of them."
         problems.append(wrong if task.corpus else missing)
-    if task.kind not in METRICS:
-        return [*problems, _explain_kind(task, plan)]
+    if not task.kind:
+        try:
+            find_kind(task.get_file("train"), plan.folder)
+        except ValueError as error:
+            return [*problems, str(error)]
     if task.metric not in METRICS[task.kind]:
         problems.append(
             f"metric must be one of {', '.join(METRICS[task.kind])} for {task.kind}, but is {task.metric}. Set one of "
@@ -260,32 +240,16 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
         )
     if plan.evaluation == "probe" and task.kind == "qa":
         problems.append("a probe cannot score question answering. Remove the task, or set evaluation: fine_tune.")
-    if task.kind in SENTENCES:
-        problems += _check_sentences(task, plan)
-    return problems + _check_task_files(task, plan)
-
-
-def _check_sentences(task: Task, plan: Plan) -> list[str]:
-    """List what a task of sentence embeddings cannot have."""
-    problems = [] if (missing := explain_missing()) is None else [missing]
+    if task.kind in SENTENCES and (missing := explain_missing()) is not None:
+        problems.append(missing)
     if task.kind == "retrieval" and task.folds is not None:
         problems.append("folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv.")
-    if plan.evaluation == "probe" and plan.train_fractions:
+    if task.kind in SENTENCES and plan.evaluation == "probe" and plan.train_fractions:
         problems.append(
             f"train_fractions must be left out, because a {task.kind} task needs no training examples with "
             "evaluation: probe."
         )
-    return problems
-
-
-def _explain_kind(task: Task, plan: Plan) -> str:
-    """Return why a kind is invalid, or why none was found."""
-    if task.kind:
-        return f"kind must be one of {', '.join(METRICS)}, but is {task.kind}. Set one of them."
-    try:
-        return find_kind(task.get_file("train"), plan.folder)
-    except ValueError as error:
-        return str(error)
+    return problems + _check_task_files(task, plan)
 
 
 def _check_task_files(task: Task, plan: Plan) -> list[str]:
@@ -314,80 +278,59 @@ def check_row(method: Row, plan: Plan) -> list[str]:
     """List all problems of a row."""
     if (wrong := explain_recipe(method.recipe)) is not None:
         return [wrong]
-    problems, recipe = [], RECIPES[method.recipe]
+    problems, recipe, name = [], RECIPES[method.recipe], method.recipe
     if recipe.text == "general" and plan.general is None:
-        problems.append(f"{method.recipe} needs general text, but `general` is not set. Name one of the corpora there.")
+        problems.append(f"{name} needs general text, but `general` is not set. Name one of the corpora there.")
     if recipe.after is not None and method.after is None:
         problems.append(
-            f"{method.recipe} needs a method to start from, but the default, {recipe.after}, is not in the plan. Add "
-            "it, or name another method in `after`."
+            f"{name} needs a method to start from, but the default, {recipe.after}, is not in the plan. Add it, or "
+            "name another method in `after`."
         )
     if recipe.method is None and method.pretraining:
         problems.append(
-            f"pretraining must be left out, because {method.recipe} does not pre-train, but is {method.pretraining}."
+            f"pretraining must be left out, because {name} does not pre-train, but is {method.pretraining}."
         )
     if method.datastore and not recipe.reads_datastore:
-        problems.append(
-            f"datastore must be left out, because {method.recipe} reads no passages, but is {method.datastore}."
-        )
+        problems.append(f"datastore must be left out, because {name} reads no passages, but is {method.datastore}.")
     trainings = (plan.pretraining, plan.fine_tuning, method.pretraining, method.fine_tuning)
     if recipe.reads_datastore and any("datastore" in flags for flags in trainings):
         problems.append(
-            f"the flag datastore must be left out, because the comparison builds a datastore for {method.recipe}. Set "
-            "its options in `datastore`."
+            f"the flag datastore must be left out, because the comparison builds a datastore for {name}. Set its "
+            "options in `datastore`."
         )
-    tasks = list(plan.tasks) if method.tasks is None else method.tasks
+    if method.share != Row.share and not plan.budget.numbers:
+        problems.append(
+            f"share must be left out without a list of tokens, which it divides, but is {method.share}. Remove it, or "
+            f"write budget: {{tokens: [{plan.budget.tokens or 1_000_000}]}}."
+        )
+    elif not 0 < method.share < 1:
+        problems.append(f"share must be between 0 and 1, but is {method.share}. Correct it.")
+    return problems + _check_tasks(method, plan) + _check_probe(method, plan) + _check_chain(method, plan)
+
+
+def _check_tasks(method: Row, plan: Plan) -> list[str]:
+    """List problems of the tasks of a row."""
+    name, recipe, problems = method.recipe, RECIPES[method.recipe], []
+    tasks = [*plan.tasks] if method.tasks is None else method.tasks
     if unknown := [task for task in tasks if task not in plan.tasks]:
         problems.append(
             f"tasks must be among {', '.join(plan.tasks)}, but there is {', '.join(unknown)}. Correct the list."
         )
-    kinds: set[str] = {plan.tasks[task].kind for task in tasks if task in plan.tasks}
-    problems += _check_own_encoder(method, plan) + _check_share(method, plan) + _check_samples(method)
-    problems += _check_kinds(method, kinds) + _check_appending(method, plan, tasks)
-    problems += _check_probe(method, plan) + _check_vote(method, plan, tasks)
-    return problems + (_check_chain(method, plan) or _check_folds(method, plan) + _check_states(method, plan, tasks))
-
-
-def _check_own_encoder(method: Row, plan: Plan) -> list[str]:
-    """Note an encoder that an expansion does not fit: its words get rows of the plan's encoder."""
-    if not RECIPES[method.recipe].expands_vocabulary:
-        return []
-    rows = list_chain(method, plan)
-    if (encoder := rows[-1].encoder) is None:
-        return []
-    where, found = ("encoder", encoder) if len(rows) == 1 else ("after", f"{method.after}, which starts from {encoder}")
-    return [
-        f"{where} must be left out, because {method.recipe} expands the vocabulary of the plan's encoder, but is "
-        f"{found}. Compare this encoder in a plan of its own."
-    ]
-
-
-def list_chain(method: Row, plan: Plan) -> list[Row]:
-    """List a row and those that it starts from, the first of all last; up to one that the plan lacks or repeats."""
-    rows = [method]
-    while (after := plan.methods.get(str(rows[-1].after))) is not None and after not in rows:
-        rows.append(after)
-    return rows
-
-
-def _check_share(method: Row, plan: Plan) -> list[str]:
-    """Note a share of tokens that nothing is divided by."""
-    if plan.budget.numbers or method.share == Row.share:
-        return []
-    return [
-        f"share must be left out without a list of tokens, which it divides, but is {method.share}. Remove it, or "
-        f"write budget: {{tokens: [{plan.budget.tokens or 1_000_000}]}}."
-    ]
-
-
-def _check_samples(method: Row) -> list[str]:
-    """Note limits of held-out examples: rows are compared example by example."""
-    if given := sorted({"max_eval_samples", "max_predict_samples"} & method.fine_tuning.keys()):
-        return [
-            f"fine_tuning: {', '.join(given)} must be left out in a row, because all rows are compared on the same "
-            "examples. Set it in the options of a task, or in the plan's fine_tuning."
-        ]
-    return []
+    known = [plan.tasks[task] for task in tasks if task in plan.tasks]
+    taken = [kind for kind in recipe.kinds or METRICS if kind not in SENTENCES]
+    # sentence-transformers trains encoders alone, without a memory or passages.
+    unfit = {*taken} ^ {*METRICS} if recipe.kinds else {*SENTENCES} if recipe.fine_tuning else set()
+    if unfit := unfit & {task.kind for task in known}:
+        problems.append(
+            f"{name} needs tasks of the kinds {', '.join(taken)}, but has {', '.join(sorted(unfit))}. Name others in "
+            "`tasks`."
+        )
+    flags = [plan.fine_tuning, recipe.fine_tuning, method.fine_tuning, *(task.options for task in known)]
+    if any(group.get("nearest_vote") for group in flags) and not is_installed("tantivy"):
+        problems.append(
+            "nearest_vote needs tantivy, which is not installed. Run pip install tantivy, or leave the vote out."
+        )
+    return problems
 
 
 def _check_probe(method: Row, plan: Plan) -> list[str]:
@@ -408,16 +351,56 @@ def _check_probe(method: Row, plan: Plan) -> list[str]:
     return problems
 
 
-def _check_vote(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
-    """Note a vote without the package that finds the nearest texts: it would fail after hours of pre-training."""
-    options = [plan.tasks[task].options for task in tasks if task in plan.tasks]
-    flags = (plan.fine_tuning, RECIPES[method.recipe].fine_tuning, method.fine_tuning, *options)
-    if not any(group.get("nearest_vote") for group in flags) or is_installed("tantivy"):
-        return []
-    return ["nearest_vote needs tantivy, which is not installed. Run pip install tantivy, or leave the vote out."]
+def _check_chain(method: Row, plan: Plan) -> list[str]:
+    """List what is wrong with the start of a row, and with its control."""
+    if method.encoder is not None and method.after is not None:
+        return [
+            f"only one of encoder and after must be set, but they are {method.encoder} and {method.after}. Remove one."
+        ]
+    if (encoder := method.encoder) and not is_hub_id(encoder, plan.folder) and not (plan.folder / encoder).is_dir():
+        return [f"encoder: there is no folder {encoder}"]
+    if method.control is not None and method.control not in plan.methods:
+        return [f"control must be one of the methods, but is {method.control}. Name one of them."]
+    rows, names = [method], list[str]()
+    while (after := rows[-1].after) is not None:
+        if after not in plan.methods:
+            return [f"after must be one of the methods, but is {after}. Name one of them."]
+        if after in names:
+            circle = " is after ".join([*names, after])
+            return [f"after must not lead in a circle, but {circle}. Change one of them."]
+        names.append(after)
+        rows.append(plan.methods[after])
+    problems, recipe = [], RECIPES[method.recipe]
+    earlier = [row.recipe for row in rows[1:] if row.recipe in RECIPES]
+    expanding = [name for name in earlier if RECIPES[name].expands_vocabulary]
+    if recipe.reads_datastore and expanding:
+        problems.append(
+            f"{method.recipe} needs an encoder with the plan's tokenizer, which cuts the passages, but "
+            f"{', '.join(expanding)} expands the vocabulary. Start from another row."
+        )
+    if recipe.expands_vocabulary and (encoder := rows[-1].encoder) is not None:
+        found = encoder if len(rows) == 1 else f"{method.after}, which starts from {encoder}"
+        problems.append(
+            f"{'encoder' if len(rows) == 1 else 'after'} must be left out, because {method.recipe} expands the "
+            f"vocabulary of the plan's encoder, but is {found}. Compare this encoder in a plan of its own."
+        )
+    return problems
 
 
-def _check_states(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
+def _check_folds(method: Row, plan: Plan) -> list[str]:
+    """Note tasks that a method cannot be tested on, since it is made of their texts, which are all tested."""
+    tasks = [*plan.tasks] if method.tasks is None else method.tasks
+    folded = [name for name in tasks if plan.tasks[name].folds is not None]
+    is_made_of_task = RECIPES[method.recipe].text == "task" or (method.after and plan.is_made_of_task(method.after))
+    if is_made_of_task and folded and (method.tasks is not None or len(folded) == len(tasks)):
+        return [
+            f"{method.recipe} trains on the texts of the task, but folds test all of them. Remove it from "
+            f"{', '.join(folded)}."
+        ]
+    return []
+
+
+def _check_states(method: Row, plan: Plan) -> list[str]:
     """Note a row that may have the states of its start, if no row shows these: a probe would judge it all the same.
 
     That is a module on top of a frozen encoder, such as VarMAE's; see `find_unjudged`.
@@ -430,100 +413,21 @@ def _check_states(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
         return []
     start = method.after or NO_ADAPTATION
     shown = plan.methods.get(start, Row(tasks=[]))
-    lacking = [task for task in tasks if shown.tasks is not None and task not in shown.tasks]
-    trains = any(RECIPES[row.recipe].method for row in list_chain(shown, plan) if row.recipe in RECIPES)
+    lacking = [] if shown.tasks is None else sorted({*(method.tasks or plan.tasks)} - {*shown.tasks})
     if method.encoder is not None:
-        found = (
-            f"none starts from {method.encoder}. Add one with recipe: no_adaptation and this encoder, and name it in "
-        )
-        found += "after instead"
-    elif start not in plan.methods:
-        found = f"there is no {start}. Add it"
-    elif plan.budget.numbers and trains:
+        found = f"none starts from {method.encoder}. Add one with recipe: no_adaptation and this encoder, and name it "
+        found += "in after instead"
+    elif lacking:
+        found = f"{start} is missing, or not tested on {', '.join(lacking)}. Add it"
+    elif plan.budget.numbers and any(plan.get_recipe(name).method for name in plan.list_starts(start)):
         found = f"with a list of tokens none shows the encoder of {start} at the tokens that it starts from. Set a "
         found += "single number of tokens, or evaluation: fine_tune"
-    elif lacking:
-        found = f"{start} is not tested on {', '.join(lacking)}. Add that to its tasks"
     else:
         return []
     return [
         f"{method.recipe} needs a row with the states that it starts from, because it may leave them as they are, "
         f"which a probe cannot judge, but {found}."
     ]
-
-
-def _check_kinds(method: Row, kinds: set[str]) -> list[str]:
-    """List the kinds of its tasks that a method cannot be fine-tuned for."""
-    recipe = RECIPES[method.recipe]
-    # sentence-transformers trains encoders alone, without a memory or passages.
-    unfit = kinds & {*SENTENCES} if recipe.fine_tuning else set()
-    taken = [kind for kind in recipe.kinds or METRICS if kind not in SENTENCES]
-    unfit |= set() if recipe.kinds is None else kinds - {*taken}
-    if not unfit:
-        return []
-    return [
-        f"{method.recipe} needs tasks of the kinds {', '.join(taken)}, but has {', '.join(sorted(unfit))}. Name others "
-        "in `tasks`."
-    ]
-
-
-def _check_folds(method: Row, plan: Plan) -> list[str]:
-    """Note tasks that a method cannot be tested on, since it is made of their texts, which are all tested."""
-    tasks = list(plan.tasks) if method.tasks is None else method.tasks
-    folded = [name for name in tasks if name in plan.tasks and plan.tasks[name].folds is not None]
-    is_made_of_task = RECIPES[method.recipe].text == "task" or (method.after and plan.is_made_of_task(method.after))
-    if is_made_of_task and folded and (method.tasks is not None or len(folded) == len(tasks)):
-        return [
-            f"{method.recipe} trains on the texts of the task, but folds test all of them. Remove it from "
-            f"{', '.join(folded)}."
-        ]
-    return []
-
-
-def _check_appending(method: Row, plan: Plan, tasks: list[str]) -> list[str]:
-    """Note tasks on pairs of texts: a passage is appended to one text."""
-    trainings = (RECIPES[method.recipe].fine_tuning, plan.fine_tuning, method.fine_tuning)
-    if not any(flags.get("append_passage") for flags in trainings):
-        return []
-    problems = []
-    for name, task in plan.tasks.items():
-        if name not in tasks:
-            continue
-        try:
-            names = task.options.get("text_column_names")
-            texts = find_texts(task.kind, task.get_file("train"), plan.folder, names)
-        except (ValueError, AttributeError):  # the problems of a task are listed elsewhere
-            continue
-        if task.kind not in TEXTS and len(texts) > 1:
-            problems.append(
-                f"a passage can be appended to one text only, but {name} has the pair {', '.join(texts)}. Name other "
-                "`tasks`, or one column with text_column_names in the options of the task."
-            )
-    return problems
-
-
-def _check_chain(method: Row, plan: Plan) -> list[str]:
-    if method.encoder is not None and method.after is not None:
-        return [
-            f"only one of encoder and after must be set, but they are {method.encoder} and {method.after}. Remove one."
-        ]
-    if method.encoder is not None and _is_missing_folder(method.encoder, plan):
-        return [f"encoder: there is no folder {method.encoder}"]
-    if method.control is not None and method.control not in plan.methods:
-        return [f"control must be one of the methods, but is {method.control}. Name one of them."]
-    seen = [method.after]
-    while seen[-1] is not None:
-        if seen[-1] not in plan.methods:
-            return [f"after must be one of the methods, but is {seen[-1]}. Name one of them."]
-        seen.append(plan.methods[seen[-1]].after)
-        if seen[-1] in seen[:-1]:
-            return [f"after must not lead in a circle, but {' is after '.join(map(str, seen))}. Change one of them."]
-    return check_start(method.recipe, [plan.methods[name].recipe for name in seen if name is not None])
-
-
-def _is_missing_folder(encoder: str, plan: Plan) -> bool:
-    """Return whether an encoder can only be a folder, but does not exist; a name of the Hub may exist there."""
-    return not is_hub_id(encoder, plan.folder) and not (plan.folder / encoder).is_dir()
 
 
 # ---- steps

@@ -5,7 +5,6 @@ method that another package registers is a row by its name. What is one flag of 
 `{recipe: dapt, pretraining: {mlm_probability: 0.3}}`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -140,18 +139,3 @@ def explain_recipe(name: str) -> str | None:
     if name in INSTEAD:
         return f"recipe must be a row of this version, but {name} is none any more. Use {INSTEAD[name][1]}."
     return f"recipe must be one of {', '.join(RECIPES)}, but is {name}. Set one of them."
-
-
-def check_start(name: str, earlier: Sequence[str]) -> list[str]:
-    """Return why a recipe cannot start from an encoder that another recipe made; empty if it can.
-
-    Args:
-        earlier: Names of the recipes that made the encoder, the last one first.
-    """
-    expanding = [other for other in earlier if other in RECIPES and RECIPES[other].expands_vocabulary]
-    if RECIPES[name].reads_datastore and expanding:
-        return [
-            f"{name} needs an encoder with the plan's tokenizer, which cuts the passages, but {', '.join(expanding)} "
-            "expands the vocabulary. Start from another row."
-        ]
-    return []

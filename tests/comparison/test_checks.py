@@ -1,6 +1,5 @@
 """What a plan may hold, and that all its problems are reported at once."""
 
-import json
 import shutil
 import textwrap
 
@@ -229,7 +228,7 @@ def test_flags_that_a_comparison_sets_or_would_misread(content, tmp_path):
     for part in (
         "\n- pretraining: flags must be written with _ and without --, but there is gradient-accumulation-steps",
         "pretraining: train_file must be set in one method, because here it would replace the text of all",
-        "\n- fine_tuning: seed must be left out, because the comparison sets it.",
+        "\n- fine_tuning: seed must be left out, because the comparison sets it",
         "\n- vocabulary: counts_file must be left out",
         "tasks: animals: fine_tuning: label_column_name must be left out",
         "methods: dapt: pretraining: max_steps must be left out",
@@ -279,16 +278,7 @@ def test_plan_neither_trusts_nor_publishes(content, tmp_path):
         assert names in str(error.value)
 
 
-def test_a_passage_is_not_appended_to_a_pair(content, tmp_path):
-    content["methods"] = {"no_adaptation": {"tasks": ["animals"], "fine_tuning": {"append_passage": True}}}
-    for split in ("train", "validation", "test"):
-        file = tmp_path / "animals" / f"{split}.jsonl"
-        rows = [json.loads(line) | {"text_pair": "a second text"} for line in file.read_text().splitlines()]
-        write_jsonl(file, rows)
-    with pytest.raises(ValueError, match="a passage can be appended to one text only, but animals has the pair text"):
-        load_plan(write_plan(content, tmp_path))
-    content["tasks"]["animals"]["options"] = {"text_column_names": "text_pair"}
-    assert load_plan(write_plan(content, tmp_path)).tasks["animals"].options
+def test_columns_of_text_belong_to_a_task(content, tmp_path):
     content["methods"]["no_adaptation"] = {"fine_tuning": {"text_column_names": "text"}}
     with pytest.raises(ValueError, match="fine_tuning: text_column_names must be set in the options"):
         load_plan(write_plan(content, tmp_path))
@@ -346,6 +336,6 @@ def test_options_that_would_do_nothing_or_the_wrong_thing(content, tmp_path):
         "methods: gmap: fine_tuning: memory_name_or_path, passage_cache must be left out, because the comparison sets",
         "methods: tapt_after_dapt: share must be left out without a list of tokens, which it divides, but is 7.0. "
         "Remove it, or write budget: {tokens: [1000]}",
-        "methods: dapt: fine_tuning: max_eval_samples, max_predict_samples must be left out in a row, because all",
+        "methods: dapt: fine_tuning: max_eval_samples, max_predict_samples must be left out, because",
     ):
         assert part in str(error.value), part

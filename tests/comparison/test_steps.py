@@ -324,11 +324,11 @@ def test_flags_that_a_probe_would_drop_are_refused(content, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "tokens", "problem"),
     [
-        ({"dapt": None, "varmae": None}, 1000, "there is no no_adaptation. Add it."),
+        ({"dapt": None, "varmae": None}, 1000, "no_adaptation is missing, or not tested on animals, entities. Add it"),
         (
             {"no_adaptation": {"tasks": ["animals"]}, "varmae": None},
             1000,
-            "no_adaptation is not tested on entities. Add that",
+            "no_adaptation is missing, or not tested on entities. Add it",
         ),
         (
             {"no_adaptation": None, "varmae": {"encoder": "other"}},
