@@ -6,6 +6,7 @@ import json
 import math
 import multiprocessing
 import os
+import platform
 import shlex
 import shutil
 import signal
@@ -15,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import torch
@@ -73,11 +74,8 @@ INTERRUPTED = 130
 ENDED = ".ended"
 # How often a step checks whether its result is still wanted, and a comparison whether a worker is free.
 SECONDS_BETWEEN_LOOKS = 1.0
-# Python imports the main script again in the process of each step, where an unguarded comparison would start again.
-NOT_STARTED = (
-    "the process of a step must start, but ended with exit code {exitcode} before it did. In a script of your own, "
-    'compare below `if __name__ == "__main__":`.'
-)
+# Beside the output of a step: see `read_attempt`.
+ATTEMPT = "step.json"
 SHARED = "shared"
 HEADER = """\
 #!/bin/sh
@@ -104,7 +102,7 @@ def run_comparison(
     num_processes: int = 1,
     dask_scheduler: str | None = None,
 ) -> list[Result]:
-    """Run every step that has no result yet. A killed comparison resumes.
+    """Run every step that has no result yet, and return the results of all. A killed comparison resumes.
 
     Args:
         plan: What is compared.
@@ -112,9 +110,6 @@ def run_comparison(
         execute: Runs a step and leaves its output in its folder; default runs the command in a process of its own.
         num_processes: Steps that run at once on this machine, each on its share of the cores or on a GPU of its own.
         dask_scheduler: Runs the steps on this cluster instead, see `open_client`; its workers see the same files.
-
-    Returns:
-        The results of all steps, those that failed included.
 
     Raises:
         ValueError: See `check_steps`; another process runs a comparison in this folder.
@@ -152,10 +147,7 @@ def gather_results(plan: Plan, output_dir: Path) -> None:
 
 
 def check_steps(plan: Plan, output_dir: Path) -> tuple[list[Step], dict[str, Result]]:
-    """Check everything that can be checked before the first step.
-
-    Returns:
-        The steps of the plan, and the results that are there, by name.
+    """Return the steps of a plan, checked, and the results that are there by name.
 
     Raises:
         ValueError: A command does not take its flags, or a checkpoint is not an encoder.
@@ -173,13 +165,11 @@ def find_lacking(plan: Plan, steps: list[Step], results: Mapping[str, Result], o
     """
     if unfinished := {step.name for step in steps if step.name not in results or not results[step.name].is_done}:
         return unfinished
-    by_name, by_id = {step.name: step for step in steps}, {step.id: step for step in steps}
-
-    def can_be_made(name: str) -> bool:
-        return all(has_output(by_id[need], output_dir / "steps" / need) for need in by_name[name].needs)
-
-    kept = list_kept(plan.keep_models, results, plan.budget.numbers) & by_name.keys()
-    return {name for name in kept if not has_model(output_dir, results[name]) and can_be_made(name)}
+    by_id = {step.id: step for step in steps}
+    kept = list_kept(plan.keep_models, results, plan.budget.numbers)
+    lost = [step for step in steps if step.name in kept and not has_model(output_dir, results[step.name])]
+    made = [all(has_output(by_id[need], output_dir / "steps" / need) for need in step.needs) for step in lost]
+    return {step.name for step, can_be_made in zip(lost, made, strict=True) if can_be_made}
 
 
 def list_missing(steps: list[Step], lacking: set[str], output_dir: Path) -> list[Step]:
@@ -236,7 +226,9 @@ def run_steps(
                     break
                 waiting.remove(chosen)
                 needed = {need: by_id[need] for need in chosen.needs}
-                running[workers.submit(chosen, plan, output_dir, needed, execute or workers.run)] = chosen
+                executor = workers.executor if chosen.kind in WITHOUT_GPU else workers.on_gpu
+                arguments = (chosen, plan, output_dir, needed, execute or workers.run)
+                running[executor.submit(make_result, *arguments)] = chosen
             progress.set_postfix_str(", ".join(step.name for step in running.values()))
             if not running:  # no worker of the cluster is there yet
                 time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -291,13 +283,6 @@ class Workers:
     run: Execute
     """Runs the command of a step there."""
 
-    def submit(
-        self, step: Step, plan: Plan, output_dir: Path, needed: Mapping[str, Result], execute: Execute
-    ) -> Future:
-        """Run a step there."""
-        executor = self.executor if step.kind in WITHOUT_GPU else self.on_gpu
-        return executor.submit(make_result, step, plan, output_dir, needed, execute)
-
 
 @contextmanager
 def open_workers(num_processes: int, dask_scheduler: str | None) -> Iterator[Workers]:
@@ -317,36 +302,24 @@ def open_workers(num_processes: int, dask_scheduler: str | None) -> Iterator[Wor
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
-    run = LocalRun(num_processes, devices)
+    num_threads = None if num_processes == 1 else max(1, count_cores() // num_processes)
+    stopped, free = threading.Event(), SimpleQueue[str | None]()
+    for number in range(num_processes):
+        free.put(devices[number % len(devices)] if devices else None)
+
+    def run(step: Step, plan: Plan, folder: Path) -> None:
+        device = free.get()
+        try:
+            run_command(step, plan, folder, num_threads, device, lambda: not stopped.is_set())
+        finally:
+            free.put(device)
+
     with ThreadPoolExecutor(num_processes) as pool:
         try:
             yield Workers(pool, pool, lambda: num_processes, run)
         finally:
-            run.stopped.set()
+            stopped.set()
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-@dataclass
-class LocalRun:
-    """Runs commands on this machine, each on its share of the cores, and on a GPU of its own where there are enough."""
-
-    num_processes: int
-    devices: list[str]
-    stopped: threading.Event = field(default_factory=threading.Event)
-    free: SimpleQueue = field(default_factory=SimpleQueue)
-
-    def __post_init__(self) -> None:
-        for number in range(self.num_processes):
-            self.free.put(self.devices[number % len(self.devices)] if self.devices else None)
-
-    def __call__(self, step: Step, plan: Plan, folder: Path) -> None:
-        """Run the command of a step."""
-        num_threads = None if self.num_processes == 1 else max(1, count_cores() // self.num_processes)
-        device = self.free.get()
-        try:
-            run_command(step, plan, folder, num_threads, device, lambda: not self.stopped.is_set())
-        finally:
-            self.free.put(device)
 
 
 def count_cores() -> int:
@@ -375,44 +348,7 @@ def is_wanted() -> bool:
     return task is not None and task.state == "executing"
 
 
-def name_place() -> str:
-    """Return where this runs, for errors."""
-    if "distributed" in sys.modules:
-        from distributed import get_worker
-
-        try:
-            return f"the worker {get_worker().address}"
-        except ValueError:
-            pass
-    return "this process"
-
-
 # -------------------------------------------------------------------------------------------------------- one step
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """The step that writes into a folder, how long it has run, and whether it is done."""
-
-    FILE: ClassVar[str] = "step.json"
-    step: str
-    """Its id."""
-    started: float
-    seconds: float
-    """Seconds of the attempts before."""
-    done: bool = False
-
-    @classmethod
-    def read(cls, folder: Path) -> "Attempt | None":
-        """Read the attempt of a folder; None where there is none, or one of another version."""
-        try:
-            return cls(**read_json(folder / cls.FILE))
-        except (OSError, TypeError, ValueError):
-            return None
-
-    def write(self, folder: Path) -> None:
-        """Write it into a folder."""
-        write_json(folder / self.FILE, asdict(self))
 
 
 def make_result(step: Step, plan: Plan, output_dir: Path, needed: Mapping[str, Result], execute: Execute) -> Result:
@@ -423,7 +359,7 @@ def make_result(step: Step, plan: Plan, output_dir: Path, needed: Mapping[str, R
         plan: The plan, with an absolute path.
         output_dir: Output folder of the comparison, absolute.
         needed: Results of the steps that it reads, by id.
-        execute: See `run_step`.
+        execute: Runs the step.
 
     Raises:
         ValueError: The worker cannot run it: it has other versions or another file system.
@@ -452,61 +388,60 @@ def make_result(step: Step, plan: Plan, output_dir: Path, needed: Mapping[str, R
 
 
 def check_worker(step: Step, output_dir: Path) -> None:
-    """Check that this machine computes what the comparison asks for.
-
-    Raises:
-        ValueError: It has other versions or another file system.
-    """
+    """Raise a ValueError if this machine has other versions than the comparison, or another file system."""
     if not (output_dir / "plan.json").is_file():
         raise ValueError(
-            f"every worker must see the folder {output_dir}, but {name_place()} does not. Share its file system."
+            f"every worker must see the folder {output_dir}, but {platform.node()} does not. Share its file system."
         )
     versions = list_versions()
-    if wrong := [
-        f"{name} {versions.get(name, 'missing')} instead of {v}"
-        for name, v in step.versions.items()
-        if v != versions.get(name)
-    ]:
+    wrong = [
+        f"{name} {versions.get(name, 'missing')} instead of {wanted}"
+        for name, wanted in step.versions.items()
+        if versions.get(name) != wanted
+    ]
+    if wrong:
         raise ValueError(
-            f"every worker must have the versions of the comparison, but {name_place()} has {', '.join(wrong)}. "
+            f"every worker must have the versions of the comparison, but {platform.node()} has {', '.join(wrong)}. "
             "Install the same environment there."
         )
+
+
+def read_attempt(folder: Path) -> dict[str, Any]:
+    """Return what is known of the step that writes into a folder; empty if nothing is.
+
+    Its id, when it `started`, the `seconds` of the attempts before, and whether it is `done`.
+    """
+    try:
+        return read_json(folder / ATTEMPT)
+    except (OSError, ValueError):
+        return {}
 
 
 def has_output(step: Step, folder: Path) -> bool:
     """Return whether what others read of a step is whole in its folder; of most they read the result alone."""
     if step.kind not in READ_BY_OTHERS:
         return True
-    attempt = Attempt.read(folder)
     is_there = step.kind not in ("pretraining", "final") or any(folder.glob(WEIGHTS))
     if step.kind == "stable_phase":
         is_there = find_checkpoint(folder) is not None
-    return is_there and attempt is not None and attempt.done
+    return is_there and read_attempt(folder).get("done", False)
 
 
 def run_step(step: Step, plan: Plan, folder: Path, needed: Mapping[str, Result], execute: Execute) -> Result:
-    """Run a step and return its result; a step that fails is a result too.
-
-    Args:
-        step: The step of the plan.
-        plan: The plan.
-        folder: Folder of the step.
-        needed: Results of the steps that it reads, by id.
-        execute: Runs the step and leaves its output in the folder.
-
-    Raises:
-        Interrupted: Nobody waits for it.
-    """
-    before, checkpoint = Attempt.read(folder), find_checkpoint(folder)
-    seconds = 0.0 if before is None or checkpoint is None else count_seconds(before, Path(checkpoint))
+    """Run a step and return its result; a step that fails is a result too. Arguments as in `make_result`."""
+    before, checkpoint = read_attempt(folder), find_checkpoint(folder)
+    seconds = 0.0
+    if before and checkpoint is not None:  # of all attempts, up to the checkpoint
+        last = (Path(checkpoint) / STATE).stat().st_mtime - before["started"]
+        seconds = before["seconds"] + max(0.0, last)
     if folder.is_dir() and checkpoint is None:
         shutil.rmtree(folder)  # of a step that was killed and cannot resume
     folder.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():  # what it began to write at its end is of no use, and may be of another type of model
-        if file.is_file() and file.name != Attempt.FILE:
+        if file.is_file() and file.name != ATTEMPT:
             file.unlink()
-    attempt = Attempt(step.id, time.time(), seconds)
-    attempt.write(folder)
+    attempt = {"step": step.id, "started": time.time(), "seconds": seconds, "done": False}
+    write_json(folder / ATTEMPT, attempt)
     started, result = time.perf_counter(), Result(step, "failed")
     try:
         step = set_chosen_rate(fit_to_minutes(step, plan, needed), needed)
@@ -514,7 +449,7 @@ def run_step(step: Step, plan: Plan, folder: Path, needed: Mapping[str, Result],
         execute(step, plan, folder)
         seconds += time.perf_counter() - started
         output = read_output(step, plan, folder)
-        replace(attempt, done=True).write(folder)
+        write_json(folder / ATTEMPT, attempt | {"done": True})
     except Interrupted:
         raise
     except Exception as error:  # any error: the other runs continue, and the report names this one
@@ -529,11 +464,6 @@ def write_step_text(step: Step, plan: Plan, output_dir: Path) -> None:
     task = plan.tasks[step.task]
     file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
     write_task_text(task.kind, file, output_dir / "texts" / f"{step.task}.txt", names)
-
-
-def count_seconds(attempt: Attempt, checkpoint: Path) -> float:
-    """Return the seconds of a killed step up to the checkpoint it resumes from, over all its attempts."""
-    return attempt.seconds + max(0.0, (checkpoint / STATE).stat().st_mtime - attempt.started)
 
 
 def fit_to_minutes(step: Step, plan: Plan, needed: Mapping[str, Result]) -> Step:
@@ -608,7 +538,11 @@ def run_command(
     if log.with_suffix(ENDED).is_file():
         return
     if process.exitcode and not log.is_file():
-        raise RuntimeError(NOT_STARTED.format(exitcode=process.exitcode))
+        # Each process imports the main script, where an unguarded comparison starts again.
+        raise RuntimeError(
+            f"the process of a step must start, but ended with exit code {process.exitcode} before it did. In a script "
+            'of your own, compare below `if __name__ == "__main__":`.'
+        )
     if process.exitcode:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         raise RuntimeError("\n".join([f"exit code {process.exitcode}", *lines[-5:]]))
@@ -709,10 +643,12 @@ def describe_work(plan: Plan, output_dir: Path) -> str:
     if not missing:
         return f"No step is missing: hf-domain compare {plan.path} writes the report."
     titles = list_titles(plan)
-    named = [(titles.get(str(step.method), SHARED), step.kind.replace("_", " ")) for step in missing]
-    cells = pd.DataFrame(named, columns=["row", "kind"])
-    rows = [title for title in (SHARED, *titles.values()) if title in {*cells["row"]}]
-    counts = cells.groupby(["row", "kind"]).size().unstack(fill_value=0).loc[rows, [*dict.fromkeys(cells["kind"])]]
+    rows = pd.Series([titles.get(str(step.method), SHARED) for step in missing])
+    kinds = pd.Series([step.kind.replace("_", " ") for step in missing])
+    counts = pd.crosstab(rows, kinds)
+    counts = counts.loc[
+        [title for title in (SHARED, *titles.values()) if title in counts.index], [*dict.fromkeys(kinds)]
+    ]
     counts.loc["steps"] = counts.sum()
     table = counts.map(lambda count: str(count or "")).rename_axis(index=None, columns=None)
     lines = [f"{len(missing)} step{' is' if len(missing) == 1 else 's are'} missing:", "", table.to_string(), ""]
@@ -721,11 +657,7 @@ def describe_work(plan: Plan, output_dir: Path) -> str:
 
 
 def write_commands(plan: Plan, steps: list[Step], output_dir: Path) -> Path:
-    """Write the commands of steps as a script that runs from anywhere, and the texts that they read.
-
-    Returns:
-        Its path.
-    """
+    """Write the commands of steps as a script that runs from anywhere, and the texts that they read."""
     folder, root = shlex.quote(str(plan.folder.resolve())), find_root(plan, output_dir)
     parts = [HEADER.format(count=len(steps), mark=COMMANDS_MARK, plan=plan.path.name, folder=folder)]
     for step in steps:
