@@ -69,8 +69,6 @@ HELD_OUT = (
 )
 LICENSE_NOTE = "Not stated yet: name the licenses of the base model, of the corpus and of the task here."
 LIMITS = "Other kinds of text than the corpus and the task."
-
-
 # What a publication has beside the model; a license in its folder is somebody's own.
 MADE_FILES = ("README.md", "report.json", "*.png")
 # What a comparison keeps in its own folder.
@@ -102,17 +100,17 @@ def make_publication(
     folder: Path,
     *,
     model_name: str,
-    license: str | None,
-    license_note: str,
-    limits: str,
     example: str,
+    license: str | None = None,
+    license_note: str = LICENSE_NOTE,
+    limits: str = LIMITS,
     language: str = "en",
     method: str | None = None,
     corpus: str | None = None,
     task: str | None = None,
     source: Source | None = None,
 ) -> Path:
-    """Gather a model that a comparison trained, and write its card from the results.
+    """Gather a model that a comparison trained, write its card from the results, and return the folder.
 
     The usage snippet of the card runs on the folder in a process that cannot import this package; the card shows its
     output.
@@ -121,18 +119,15 @@ def make_publication(
         output_dir: Output folder of the comparison.
         folder: Where the publication is made; an earlier one there is replaced, nothing else is.
         model_name: Name of the model, as its users will write it.
+        example: A sentence for the snippet; of an encoder with the tokenizer's mask token.
         license: Identifier of the license of the weights; None if it is not settled.
         license_note: Licenses of base model and data.
         limits: What it was not tested for.
-        example: A sentence for the snippet; of an encoder with the tokenizer's mask token.
         language: Code of the language of the corpus.
         method: Row of the plan whose encoder is published.
         corpus: Corpus of the plan that the encoder was trained on. For TAPT, and for what starts from it, the task.
         task: Task of the plan whose fine-tuned model with the best validation score is published instead of an encoder.
         source: The model itself, instead of a method and a corpus, or a task.
-
-    Returns:
-        The folder.
 
     Raises:
         ValueError: The comparison did not train such a model, or `folder` holds something else.
@@ -168,7 +163,7 @@ def make_publication(
         pictures.append("training.png")
     encoder, stages = find_start(report.plan, source.method)
     recipe = RECIPES[report.plan["methods"][source.method]["recipe"]]
-    if source.hub_task != ENCODER and (recipe.method is not None):
+    if source.hub_task != ENCODER and recipe.method is not None:
         stages.append(recipe.title)
     # The cards of the others say so themselves.
     elif source.card and METHODS[source.card].trains_stock_model and "expanded_vocabulary" in result.step.flags:
@@ -206,22 +201,14 @@ def publish_best(output_dir: Path, folder: Path) -> Path:
         ValueError: No model was kept.
     """
     plan, models = read_plan_file(output_dir), find_models(output_dir, read_results(output_dir))
-    task = next((name for name in plan["tasks"] if name in models), None)
-    if task is None:
+    name = next((name for name in plan["tasks"] if name in models), None)
+    if name is None:
         raise ValueError(f"{output_dir} must hold a fine-tuned model, but has none. Set keep_models: best in the plan.")
-    own, home = plan["tasks"][task], (output_dir / plan["folder"]).resolve()
-    if own["kind"] in SENTENCES:
-        return output_dir / "steps" / models[task].step.id
-    make_publication(
-        output_dir,
-        folder,
-        model_name=f"{plan['encoder'].rstrip('/').rpartition('/')[2]}-{task}",
-        license=None,
-        license_note=LICENSE_NOTE,
-        limits=LIMITS,
-        example=find_example(Task(**own), home),
-        task=task,
-    )
+    task = Task(**plan["tasks"][name])
+    if task.kind in SENTENCES:
+        return output_dir / "steps" / models[name].step.id
+    example = find_example(task, (output_dir / plan["folder"]).resolve())
+    make_publication(output_dir, folder, model_name=f"{name_encoder(plan)}-{name}", example=example, task=name)
     return folder
 
 
@@ -251,7 +238,10 @@ def find_pretrained(output_dir: Path, results: Mapping[str, Result], method: str
             f"--method must be a row that trains an encoder by masked LM, but is {method}. Publish one of "
             f"{', '.join(made) or 'another plan'}."
         )
-    return Source(results[name], trained, method, card, ENCODER, list_tasks(name, method, results))
+    # A row of the report may be of several encoders, one for each corpus.
+    tested = (r.step for r in results.values() if r.step.kind == "fine_tuning" and r.step.method == method)
+    tasks = sorted({str(step.task) for step in tested if results[name].step.id in step.needs})
+    return Source(results[name], trained, method, card, ENCODER, tasks)
 
 
 def find_fine_tuned(output_dir: Path, results: Mapping[str, Result], task: str) -> Source:
@@ -277,10 +267,17 @@ def find_fine_tuned(output_dir: Path, results: Mapping[str, Result], task: str) 
 
 
 def list_settings(result: Result) -> dict[str, Any]:
-    """List how a model was trained, and what it cost."""
-    settings = {key.replace("_", " "): value for key, value in result.step.flags.items() if is_setting(key)}
+    """List how a model was trained, and what it cost; without flags that only say where files are."""
+    flags = {
+        name: value
+        for name, value in result.step.flags.items()
+        if name not in {*TRAINER_OPTIONS, *CHECKPOINTS, "mix"}
+        and not name.endswith(("_file", "_dir", "_path", "_vocabulary", "_cache", "datastore"))
+        and not name.startswith(("log", "do_", "use_"))
+    }
     if "learning_rate" in result.metrics:  # as it was chosen
-        settings["learning rate"] = result.metrics["learning_rate"]
+        flags["learning_rate"] = result.metrics["learning_rate"]
+    settings = {name.replace("_", " "): value for name, value in flags.items()}
     if result.max_steps is not None:
         settings["max steps"] = result.max_steps
     if result.tokens is not None:
@@ -292,33 +289,26 @@ def list_settings(result: Result) -> dict[str, Any]:
 
 def describe_row(source: Source, report: Report) -> str:
     """Say which row of the table a model is of, and how a fine-tuned one was chosen."""
-    row = find_row(report, source.method)
-    if source.result.step.kind == "final":
+    row, step, score = report.titles[source.method], source.result.step, source.result.score
+    tokens, seeds = report.plan["budget"]["tokens"], report.plan["pretraining_seeds"]
+    if step.kind == "final":
         return (
             f"This model is made as {row}, and was fine-tuned on all labeled examples, also those for validation. "
             "So it has no score of its own: those of the row are of models that were trained without them."
         )
-    if source.result.score is None:
-        step, tokens, seeds = source.result.step, report.plan["budget"]["tokens"], report.plan["pretraining_seeds"]
-        if step.budget not in (None, tokens):
-            return f"This model is {row} after {step.budget:,} tokens; the table has its scores after {tokens:,}."
-        if len(seeds) > 1:
-            return (
-                f"This model is one of the {len(seeds)} encoders of {row}, with the seed {step.pretraining_seed}; the "
-                "row has their means."
-            )
-        return f"{row} is this model."
-    return (
-        f"This model is a run of {row}. It has the best validation score of all runs, and a test score of "
-        f"{source.result.score:.1f}."
-    )
-
-
-def check_is_outside(folder: Path, output_dir: Path) -> None:
-    """Raise a ValueError unless a folder to write lies outside a comparison, and does not contain it."""
-    home = output_dir.resolve()
-    if home.is_relative_to(folder) or any(folder.is_relative_to(home / name) for name in KEPT):
-        raise ValueError(f"--output_dir must lie outside the comparison {home}, but is {folder}. Name another folder.")
+    if score is not None:
+        return (
+            f"This model is a run of {row}. It has the best validation score of all runs, and a test score of "
+            f"{score:.1f}."
+        )
+    if step.budget not in (None, tokens):
+        return f"This model is {row} after {step.budget:,} tokens; the table has its scores after {tokens:,}."
+    if len(seeds) > 1:
+        return (
+            f"This model is one of the {len(seeds)} encoders of {row}, with the seed {step.pretraining_seed}; the row "
+            "has their means."
+        )
+    return f"{row} is this model."
 
 
 def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool = True) -> None:
@@ -332,7 +322,9 @@ def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool =
     Raises:
         ValueError: It holds the comparison, is a part of it, or has files that no publication wrote.
     """
-    check_is_outside(folder, output_dir)
+    home = output_dir.resolve()
+    if home.is_relative_to(folder) or any(folder.is_relative_to(home / name) for name in KEPT):
+        raise ValueError(f"--output_dir must lie outside the comparison {home}, but is {folder}. Name another folder.")
     if not folder.exists():
         return
     files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
@@ -344,12 +336,6 @@ def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool =
             f"--output_dir must be empty or an earlier publication, but {folder} contains "
             f"{', '.join((others or names)[:5])}. Name another folder."
         )
-
-
-def list_tasks(name: str, method: str, results: Mapping[str, Result]) -> list[str]:
-    """List the tasks on which this model was tested: a row of the report may be of several, one for each corpus."""
-    tested = (r.step for r in results.values() if r.step.kind == "fine_tuning" and r.step.method == method)
-    return sorted({str(step.task) for step in tested if results[name].step.id in step.needs})
 
 
 def keep_tasks(report: Report, tasks: list[str]) -> Report:
@@ -373,8 +359,7 @@ def make_results(report: Report) -> str:
 def describe_text(step: Step, plan: dict[str, Any]) -> str:
     """Say what a model was trained on: a corpus of the plan, files of its own, or the texts of a task."""
     if step.task is not None:
-        texts = f"{'all labeled' if step.kind == 'final' else 'the training'} texts of {step.task}"
-        return texts
+        return f"{'all labeled' if step.kind == 'final' else 'the training'} texts of {step.task}"
     files = put_root(step.flags["train_file"], plan["root"])
     if files == plan["corpora"][step.corpus]["train_file"]:
         return str(step.corpus)
@@ -390,20 +375,6 @@ def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
         if recipe.method is not None:
             stages.insert(0, recipe.title)
     return (plan["methods"][method]["encoder"] or plan["encoder"]).rstrip("/"), stages
-
-
-def is_setting(name: str) -> bool:
-    """Return whether a flag says how a model was trained, rather than where files are."""
-    return not (
-        name in {*TRAINER_OPTIONS, *CHECKPOINTS, "mix"}
-        or name.endswith(("_file", "_dir", "_path", "_vocabulary", "_cache", "datastore"))
-        or name.startswith(("log", "do_", "use_"))
-    )
-
-
-def find_row(report: Report, method: str) -> str:
-    """Return how the table calls a method."""
-    return report.plan["titles"][method]
 
 
 def run_usage(folder: Path, example: str, hub_task: str) -> str:
@@ -465,25 +436,15 @@ def train_best(
         tasks = [task for task in tasks if task not in unfit]
     named = name_steps(plan, output_dir)
     steps = identify(plan, output_dir, [*named, *(make_step(plan, output_dir, method, t, results) for t in tasks)])
-    wanted = [step for step in steps if step.kind == "final"]
-    results |= find_results(output_dir, {step.name: step.id for step in wanted})
-    lost = {step.name for step in wanted if not is_made(step, results, output_dir)}
-    if lost:
+    wanted = {str(step.task): step for step in steps if step.kind == "final"}
+    results |= find_results(output_dir, {step.name: step.id for step in wanted.values()})
+    made = {name for name, result in results.items() if result.is_done}
+    made &= {step.name for step in wanted.values() if has_output(step, output_dir / "steps" / step.id)}
+    if lost := {step.name for step in wanted.values()} - made:
         with lock_folder(output_dir):
             missing = list_missing(steps, lost, output_dir)
             run_steps(missing, results, plan, output_dir, execute, num_processes, dask_scheduler)
-    return {task: gather(plan, output_dir, results[name_step(method, task)], report) for task in tasks}
-
-
-def is_made(step: Step, results: Mapping[str, Result], output_dir: Path) -> bool:
-    """Return whether the model of a step is there."""
-    result = results.get(step.name)
-    return result is not None and result.is_done and has_output(step, output_dir / "steps" / step.id)
-
-
-def name_step(method: str, task: str) -> str:
-    """Return the name of the step that trains the model of a task."""
-    return f"{method}-{task}-{BEST}"
+    return {task: gather(plan, output_dir, results[step.name], report) for task, step in wanted.items()}
 
 
 def make_step(plan: Plan, output_dir: Path, method: str, task: str, results: Mapping[str, Result]) -> Step:
@@ -497,7 +458,7 @@ def make_step(plan: Plan, output_dir: Path, method: str, task: str, results: Map
     flags |= {name: f"{flags[name]}-{BEST}" for name in CACHE_FLAGS if name in flags}
     chosen = list_choices(plan, list_runs(results, method, task))
     flags |= {"train_file": write_examples(plan, output_dir, task), **chosen}
-    return replace(step, name=name_step(method, task), kind="final", flags=flags, fold=None)
+    return replace(step, name=f"{method}-{task}-{BEST}", kind="final", flags=flags, fold=None)
 
 
 def list_runs(results: Mapping[str, Result], method: str, task: str) -> list[Result]:
@@ -567,9 +528,6 @@ def gather(plan: Plan, output_dir: Path, result: Result, report: Report) -> Path
         output_dir,
         output_dir / BEST / task,
         source=Source(result, source, method, None, HUB_TASKS.get(own.kind, "text-classification"), [task]),
-        model_name=f"{name_encoder(report)}-{task}",
-        license=None,
-        license_note=LICENSE_NOTE,
-        limits=LIMITS,
+        model_name=f"{name_encoder(report.plan)}-{task}",
         example=find_example(own, plan.folder),
     )

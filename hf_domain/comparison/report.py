@@ -408,7 +408,7 @@ def explain(report: Report) -> str:
 
 def make_markdown(report: Report, tables: Mapping[str, pd.DataFrame], pictures: Mapping[str, str]) -> str:
     """Return the report as Markdown."""
-    parts = [f"# Comparison: {escape_cell(name_encoder(report))}"]
+    parts = [f"# Comparison: {escape_cell(name_encoder(report.plan))}"]
     for number, (is_code, lines) in enumerate(groupby(answer(report), is_command)):
         texts = [*lines] if is_code else [*map(escape_cell, lines)]
         if number == 0:
@@ -426,9 +426,9 @@ def make_markdown(report: Report, tables: Mapping[str, pd.DataFrame], pictures: 
     return "\n\n".join(parts) + "\n"
 
 
-def name_encoder(report: Report) -> str:
+def name_encoder(plan: dict[str, Any]) -> str:
     """Return the name of the plan's encoder, without its folder."""
-    return report.plan["encoder"].rstrip("/").rpartition("/")[2]
+    return plan["encoder"].rstrip("/").rpartition("/")[2]
 
 
 def format_markdown_table(table: pd.DataFrame) -> str:
@@ -452,7 +452,7 @@ def make_html(report: Report, tables: Mapping[str, pd.DataFrame], pictures: Mapp
         PAGE.read_text(encoding="utf-8")
     )
     page = template.render(
-        title=f"Comparison: {name_encoder(report)}",
+        title=f"Comparison: {name_encoder(report.plan)}",
         answer=[(is_code, [*lines]) for is_code, lines in groupby(answer(report), is_command)],
         sections=[section for section in SECTIONS if section.title in tables],
         tables={

@@ -31,11 +31,10 @@ def test_training_curve(tmp_path):
         (4096, [42, 43], "This model is one of the 2 encoders of DAPT, with the seed 43; the row has their means."),
     ],
 )
-def test_a_card_says_which_encoder_of_a_row_it_has(monkeypatch, budget, seeds, sentence):
-    monkeypatch.setattr(publication, "find_row", lambda report, method: "DAPT")
+def test_a_card_says_which_encoder_of_a_row_it_has(budget, seeds, sentence):
     step = SimpleNamespace(kind="pretraining", budget=budget, pretraining_seed=43)
     source = SimpleNamespace(result=SimpleNamespace(step=step, score=None), method="dapt")
-    report = SimpleNamespace(plan={"budget": {"tokens": 4096}, "pretraining_seeds": seeds})
+    report = SimpleNamespace(titles={"dapt": "DAPT"}, plan={"budget": {"tokens": 4096}, "pretraining_seeds": seeds})
     assert describe_row(source, report) == sentence
 
 
