@@ -33,27 +33,26 @@ NEAR, CHEAPER = 1.0, 0.8
 
 @dataclass(frozen=True)
 class Bet:
-    """A row against what the user has now.
-
-    Args:
-        row: The row.
-        gain: The gain in points that is to be expected.
-        chance: The probability that there is a gain.
-        seconds: What its encoder and one fine-tuning of a task took.
-        difference: What was measured.
-    """
+    """A row against what the user has now."""
 
     row: str
     gain: float
+    """The gain in points that is to be expected."""
     chance: float
+    """The probability that there is a gain."""
     seconds: float
+    """What its encoder and one fine-tuning of a task took."""
     difference: Difference
+    """What was measured."""
 
 
 def answer(report: Report) -> list[str]:
     """Return the first sentences of a report: the decision, then its limits. Commands are lines of their own."""
-    lines = [] if has_not_learned(report) else [*decide(report), describe_floors(report)]
-    limits = [describe_unjudged(report), describe_failures(report), list_unlearned(report)]
+    has_learned = any(run.did_learn for run in report.runs.values())
+    lines = [*decide(report), describe_floors(report)] if has_learned else []
+    failed = len(report.failed)
+    failures = f"{failed} step{'s' * (failed != 1)} failed. Repeat the command to run them again." if failed else ""
+    limits = [describe_unjudged(report), failures, list_unlearned(report)]
     return [line for line in (describe_missing(report), *lines, *limits) if line]
 
 
@@ -82,15 +81,10 @@ def list_bets(report: Report) -> list[Bet]:
     found = {row: difference for row, difference in found.items() if not unlearned[row]}
     errors = {row: measure_error(difference, report, row) for row, difference in found.items()}
     spread = measure_spread((difference.mean for difference in found.values()), errors.values())
-    bets = [
-        Bet(
-            row,
-            *shrink(difference.mean, errors[row], spread, difference.freedom),
-            count_seconds(report, row),
-            difference,
-        )
-        for row, difference in found.items()
-    ]
+    bets = []
+    for row, difference in found.items():
+        gain, chance = shrink(difference.mean, errors[row], spread, difference.freedom)
+        bets.append(Bet(row, gain, chance, count_seconds(report, row), difference))
     return sorted(bets, key=lambda bet: -bet.gain)
 
 
@@ -99,19 +93,18 @@ def measure_error(difference: Difference, report: Report, row: str) -> float:
     variance = difference.of_examples + difference.of_seeds
     if difference.low is None:
         variance += 2 * SEED_DEVIATION**2 / len(difference.tasks)
-    rows = [row, *list_starts(report.plan, row)]
-    is_trained = any(RECIPES[report.plan["methods"][each]["recipe"]].method for each in rows)
+    is_trained = any(RECIPES[report.plan["methods"][each]["recipe"]].method for each in list_starts(report.plan, row))
     if is_trained and len(report.plan["pretraining_seeds"]) == 1:
         variance += PRETRAINING_DEVIATION**2
     return variance
 
 
 def list_starts(plan: dict[str, Any], row: str) -> list[str]:
-    """List the rows that a row starts from."""
-    starts = []
-    while (after := plan["methods"][row]["after"]) is not None:
-        starts.append(row := after)
-    return starts
+    """List a row and the rows that it starts from."""
+    rows = [row]
+    while (after := plan["methods"][rows[-1]]["after"]) is not None:
+        rows.append(after)
+    return rows
 
 
 def measure_spread(gains: Iterable[float], errors: Iterable[float]) -> float:
@@ -280,11 +273,6 @@ def describe_missing(report: Report) -> str:
     return f"This comparison is not finished: results are missing for {'; '.join(parts)}. The answer may change."
 
 
-def has_not_learned(report: Report) -> bool:
-    """Return whether no fine-tuning is better than the majority baseline."""
-    return all(not run.did_learn for run in report.runs.values())
-
-
 def list_unlearned(report: Report) -> str:
     """Return how many fine-tunings, and of which rows, do not beat the majority baseline; empty if all do."""
     total, scores = len(report.runs), report.scores
@@ -329,9 +317,3 @@ def describe_unjudged(report: Report) -> str:
         if parts
         else ""
     )
-
-
-def describe_failures(report: Report) -> str:
-    """Return how many steps failed."""
-    count = len(report.failed)
-    return f"{count} step{'s' * (count != 1)} failed. Repeat the command to run them again." if count else ""

@@ -142,8 +142,9 @@ class Plan:
         options, recipe = self.methods[row], self.get_recipe(row)
         if options.control is not None or (options.after is not None and recipe.method is None):
             return options.control or options.after
-        same = recipe.control in self.methods and self.methods[str(recipe.control)]
-        return recipe.control if same and (same.after, same.encoder) == (options.after, options.encoder) else None
+        other = self.methods.get(str(recipe.control))
+        has_same_start = other is not None and (other.after, other.encoder) == (options.after, options.encoder)
+        return recipe.control if has_same_start else None
 
     def list_pairs(self) -> list[tuple[str, str]]:
         """List the comparisons of the plan: each row with its control, and with the baseline."""

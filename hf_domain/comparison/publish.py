@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from transformers import AutoTokenizer
 
-from hf_domain.comparison.decision import choose, list_unlearned
+from hf_domain.comparison.decision import choose, list_starts, list_unlearned
 from hf_domain.comparison.figures import draw_training
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.prepare import FOLDER
@@ -369,12 +369,9 @@ def describe_text(step: Step, plan: dict[str, Any]) -> str:
 
 def find_start(plan: dict[str, Any], method: str) -> tuple[str, list[str]]:
     """Return the encoder that a method of a plan started from, and what trained it before the method did."""
-    stages: list[str] = []
-    while (after := plan["methods"][method]["after"]) is not None:
-        method, recipe = after, RECIPES[plan["methods"][after]["recipe"]]
-        if recipe.method is not None:
-            stages.insert(0, recipe.title)
-    return (plan["methods"][method]["encoder"] or plan["encoder"]).rstrip("/"), stages
+    first, *later = list_starts(plan, method)[::-1]
+    recipes = [RECIPES[plan["methods"][row]["recipe"]] for row in (first, *later) if row != method]
+    return (plan["methods"][first]["encoder"] or plan["encoder"]).rstrip("/"), [r.title for r in recipes if r.method]
 
 
 def run_usage(folder: Path, example: str, hub_task: str) -> str:

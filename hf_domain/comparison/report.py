@@ -87,23 +87,20 @@ def make_mean_table(report: Report) -> pd.DataFrame:
 
 def make_budget_table(report: Report) -> pd.DataFrame | None:
     """Return the mean of each row over the tasks, by the tokens of the budget, with its gain over no adaptation."""
-    if not report.smaller:
-        return None
     budgets = {f"{format_number(at.plan['budget']['tokens'])} tokens": at for at in (*report.smaller, report)}
     return make_curve_table(report, budgets)
 
 
 def make_fraction_table(report: Report) -> pd.DataFrame | None:
     """Return the mean of each row over the tasks, by the fraction of the training examples."""
-    if not report.fractions:
-        return None
-    return make_curve_table(
-        report, {f"{share:.0%} of the examples": at for share, at in {**report.fractions, 1.0: report}.items()}
-    )
+    fractions = {**report.fractions, 1.0: report}
+    return make_curve_table(report, {f"{share:.0%} of the examples": at for share, at in fractions.items()})
 
 
-def make_curve_table(report: Report, reports: Mapping[str, Report]) -> pd.DataFrame:
+def make_curve_table(report: Report, reports: Mapping[str, Report]) -> pd.DataFrame | None:
     """Return a column for each of several reports: the means of the rows, and their gains over no adaptation."""
+    if len(reports) < 2:
+        return None
     rows = list_rows(report)
     cells = {name: [format_point(at, row) for row in rows] for name, at in reports.items()}
     return pd.DataFrame(cells, [report.titles[row] for row in rows])
@@ -303,13 +300,8 @@ def format_difference(difference: Difference) -> str:
     """Format a difference with its interval and, for means over tasks, its p."""
     if difference.low is None:
         return f"{difference.mean:+.1f}, one seed: no test"
-    text = f"{difference.mean:+.1f} [{difference.low:+.1f} to {difference.high:+.1f}]"
-    return text if difference.corrected is None else f"{text} {format_p(difference.corrected)}"
-
-
-def format_p(p: float) -> str:
-    """Format a p value."""
-    return "p < 0.001" if p < 0.001 else f"p {p:.3f}"
+    text, p = f"{difference.mean:+.1f} [{difference.low:+.1f} to {difference.high:+.1f}]", difference.corrected
+    return text if p is None else f"{text} p < 0.001" if p < 0.001 else f"{text} p {p:.3f}"
 
 
 def format_number(value: float) -> str:
@@ -335,12 +327,15 @@ def format_cell(report: Report, row: str, task: str, runs: Mapping[str, float], 
     cell = f"{statistics.mean(runs.values()):.1f}"
     if len(runs) > 1:
         cell += f" ± {measure_spread(runs):.1f}"
-    if len(runs) < (expected := count_expected_runs(report, runs)):
+    is_probe, pretrainings = report.plan["evaluation"] == "probe", len(report.plan["pretraining_seeds"])
+    is_pretrained = any("-" in name or (is_probe and name) for name in runs)
+    seeds = report.plan["methods"][row].get("seeds") or report.plan["seeds"]
+    expected = (1 if is_probe else len(seeds)) * (pretrainings if is_pretrained else 1)
+    if len(runs) < expected:
         cell += f" [{len(runs)} of {expected} runs]"
     if unlearned:
-        cell += (
-            " [did not learn]" if len(unlearned) == len(runs) else f" [{len(unlearned)} of {len(runs)} did not learn]"
-        )
+        share = "" if len(unlearned) == len(runs) else f"{len(unlearned)} of {len(runs)} "
+        cell += f" [{share}did not learn]"
     if difference := report.differences[row].get(task):
         cell += f" ({format_difference(difference)})"
     return cell
@@ -359,14 +354,6 @@ def measure_spread(scores: Mapping[str, float]) -> float:
         encoders[name.rpartition("-")[0]].append(score)
     means = [statistics.mean(own) for own in encoders.values()]
     return max(compute_interval(each) for each in ([*scores.values()], means) if len(each) > 1)
-
-
-def count_expected_runs(report: Report, runs: Mapping[str, float]) -> int:
-    """Return the number of runs of a row on a task in a complete comparison."""
-    is_probe = report.plan["evaluation"] == "probe"
-    is_pretrained = any("-" in name or (is_probe and name) for name in runs)
-    seeds = 1 if is_probe else len(report.plan["seeds"])
-    return seeds * (len(report.plan["pretraining_seeds"]) if is_pretrained else 1)
 
 
 # -------------------------------------------------------------------------------------------------------------- pages

@@ -1,6 +1,5 @@
 """Results of a comparison: one file for each step, named after its id, and the plan that they belong to."""
 
-import json
 import logging
 import math
 import os
@@ -129,12 +128,7 @@ def read_result(output_dir: Path, step_id: str) -> Result | None:
 
 
 def find_results(output_dir: Path, ids: Mapping[str, str]) -> dict[str, Result]:
-    """Return the results that are there by the names of their steps.
-
-    Args:
-        output_dir: Folder of the comparison.
-        ids: Step -> its id.
-    """
+    """Return the results that are there by the names of their steps; `ids` has the id of each."""
     results = {name: read_result(output_dir, step_id) for name, step_id in ids.items()}
     return {name: result for name, result in results.items() if result is not None}
 
@@ -225,32 +219,21 @@ def check_output_dir(output_dir: Path) -> None:
     if not output_dir.is_dir():
         raise FileExistsError(f"--output_dir must be a folder, but {output_dir} is a file. Name another --output_dir.")
     names = {path.name for path in output_dir.iterdir() if path.name[0] not in "._" and path.suffix != ".unfinished"}
-    if "plan.json" in names:
-        foreign = [] if is_plan_file(output_dir / "plan.json", names) else ["plan.json"]
-    else:
-        foreign = sorted(names - EARLY)
-        commands = output_dir / COMMANDS_FILE
-        if commands.is_file() and COMMANDS_MARK in commands.read_text(encoding="utf-8", errors="replace"):
-            foreign.remove(COMMANDS_FILE)
-    if foreign:
+    try:
+        plan = read_json(output_dir / "plan.json")
+    except (OSError, ValueError):
+        plan = None
+    # Plans of early versions name no steps.
+    if isinstance(plan, dict) and "methods" in plan and ("steps" in plan or names & {"results", "steps"}):
+        return
+    commands = output_dir / COMMANDS_FILE
+    is_script = commands.is_file() and COMMANDS_MARK in commands.read_text(encoding="utf-8", errors="replace")
+    if foreign := sorted(names - EARLY - {COMMANDS_FILE} if is_script else names - EARLY):
         listed = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
         raise FileExistsError(
             f"--output_dir must be new, empty or the folder of a comparison, but {output_dir} has {listed}, which no "
             "comparison wrote. Name another --output_dir."
         )
-
-
-def is_plan_file(file: Path, beside: set[str]) -> bool:
-    """Return whether a comparison wrote a plan.json; those of early versions name no steps.
-
-    Args:
-        beside: The names in its folder.
-    """
-    try:
-        plan = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(plan, dict) and "methods" in plan and ("steps" in plan or bool(beside & {"results", "steps"}))
 
 
 # ------------------------------------------------------------------------------------------------- models that are kept
@@ -267,18 +250,14 @@ def find_best_runs(results: Iterable[Result], budgets: Iterable[int] = ()) -> di
         budgets: The numbers of tokens of the plan, while there may be no results yet of the largest.
     """
     results = [*results]
-    best: dict[str, tuple[float, Result]] = {}
     largest = max([*budgets, *(result.step.budget or 0 for result in results)], default=0)
+    best: dict[str, tuple[float, Result]] = {}
     for result in results:
         step, score = result.step, result.get_validation_score()
-        if step.budget not in (None, largest) or step.train_fraction not in (None, 1):
-            continue
-        is_trained = step.kind == "fine_tuning" and bool(step.flags.get("do_train"))
-        if not is_trained or not result.is_done or score is None:
-            continue
-        task = str(step.task)
-        if task not in best or score > best[task][0]:
-            best[task] = score, result
+        is_whole = step.budget in (None, largest) and step.train_fraction in (None, 1)
+        is_trained = step.kind == "fine_tuning" and step.flags.get("do_train") and result.is_done
+        if score is not None and is_whole and is_trained and score > best.get(str(step.task), (-math.inf,))[0]:
+            best[str(step.task)] = score, result
     return {task: result for task, (_, result) in best.items()}
 
 
@@ -286,7 +265,7 @@ def list_kept(keep_models: str, results: Mapping[str, Result], budgets: Iterable
     """Return the names of the fine-tunings whose models are kept.
 
     Args:
-        keep_models: As in the plan: best, all or none.
+        keep_models: As in the plan.
         results: By the names of their steps.
         budgets: See `find_best_runs`: a run that was the best of a smaller budget would cost the best of all its model.
     """

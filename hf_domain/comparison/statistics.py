@@ -80,14 +80,11 @@ class Difference:
 def draw_scores(
     scores: Mapping[str, Mapping[RunSeeds, ExampleScores]], seed: int = 0
 ) -> dict[str, dict[RunSeeds, np.ndarray]]:
-    """Score resampled test sets.
+    """Return for each run its score, then those on `RESAMPLES` resampled test sets, which all runs share.
 
     Args:
         scores: Row -> run -> its scores on one task.
         seed: Seed of the resampling.
-
-    Returns:
-        For each run its score, then those on `RESAMPLES` resampled test sets, which all runs share.
     """
     count = len(next(one for runs in scores.values() for one in runs.values()))
     generator, chunks = np.random.default_rng(seed), []
@@ -166,7 +163,9 @@ def compare_draws(
     known: dict[str, Any] = {"of_examples": max(0.0, variance - of_seeds), "of_seeds": of_seeds}
     if variance == 0:  # equal predictions, or a difference without any variation
         return Difference(tasks, mean, mean, mean, 1.0 if mean == 0 else 0.0, **known)
-    freedom = _count_freedom(variance, seeds)
+    # Of Welch and Satterthwaite; the degrees of freedom of the examples count as infinite.
+    uncertainty = sum(part.between**2 / part.freedom for part in seeds)
+    freedom = variance**2 / uncertainty if uncertainty else math.inf
     half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(variance)
     p = float(2 * t.sf(abs(mean) / math.sqrt(variance), freedom))
     new_task = _draw_tasks(by_task[:, 0], half)
@@ -198,11 +197,6 @@ def _average(runs: Mapping[RunSeeds, np.ndarray]) -> np.ndarray:
     """Return the mean over the seeds; each pre-training counts the same, whatever its number of fine-tunings."""
     means = [np.mean([draws for (p, _), draws in runs.items() if p == each], axis=0) for each in {p for p, _ in runs}]
     return np.mean(means, axis=0)
-
-
-def average_tasks(row: Draws, tasks: Sequence[str]) -> np.ndarray:
-    """Return the mean of a row over tasks and seeds: its score, then those on the resampled test sets."""
-    return np.mean([_average(row[task]) for task in tasks], axis=0)
 
 
 def _list_pretrainings(row: Draws) -> np.ndarray | None:
@@ -249,12 +243,6 @@ def _estimate(values: np.ndarray, num_tasks: int) -> _OfSeeds:
     # runs share it.
     of_one, of_mean = float(values[:, 1:].var(1).mean()), float(values[:, 1:].mean(0).var())
     return _OfSeeds(between / num_tasks**2, max(0.0, of_one - of_mean) / (count - 1) / num_tasks**2, count - 1)
-
-
-def _count_freedom(variance: float, seeds: Sequence[_OfSeeds]) -> float:
-    """Return the degrees of freedom of Welch and Satterthwaite; those of the examples count as infinite."""
-    uncertainty = sum(part.between**2 / part.freedom for part in seeds)
-    return variance**2 / uncertainty if uncertainty else math.inf
 
 
 def _draw_tasks(by_task: np.ndarray, half: float) -> tuple[float, float] | None:

@@ -136,17 +136,16 @@ def read_budgets(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         return read_budget(plan, results, results)
     reports = []
     for budget in sorted(tokens):
-        own = {name: result for name, result in results.items() if is_of_budget(result, budget)}
+        own = {name: result for name, result in results.items() if is_of_budget(result.step, budget)}
         reports.append(
             read_budget(plan | {"budget": {**plan["budget"], "tokens": budget, "shared": True}}, own, results)
         )
     return replace(reports[-1], smaller=reports[:-1])
 
 
-def is_of_budget(result: Result, budget: int) -> bool:
-    """Return whether a result belongs to a number of tokens; a stable phase belongs to all later ones."""
-    own = result.step.budget
-    return own is None or own == budget or (result.step.kind == "stable_phase" and own <= budget)
+def is_of_budget(step: Step, budget: int) -> bool:
+    """Return whether a step belongs to a number of tokens; a stable phase belongs to all later ones."""
+    return step.budget in (None, budget) or (step.kind == "stable_phase" and step.budget <= budget)
 
 
 def read_budget(plan: dict[str, Any], results: Mapping[str, Result], others: Mapping[str, Result]) -> Report:
@@ -157,18 +156,18 @@ def read_budget(plan: dict[str, Any], results: Mapping[str, Result], others: Map
     unjudged, same = find_unjudged(plan, runs), find_same_models(runs)
     # Of rows that are not judged no difference is computed; Holm's correction counts them all the same.
     draws = draw_runs([run for (row, _, _), run in runs.items() if row not in unjudged], [*plan["tasks"]])
-    stable = {row for row in plan["titles"]} - {row for (row, _, _), run in runs.items() if not run.did_learn}
-    losses = group_losses(plan, done)
+    stable = {*plan["titles"]} - {row for (row, _, _), run in runs.items() if not run.did_learn}
+    losses, other_tokens = read_losses(plan, done)
     return Report(
         plan=plan,
         results=results,
         runs=runs,
         decisions=compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable, same),
         differences={row: compare_tasks(row, draws, same) for row in plan["titles"]},
-        gains=compare_with(NO_ADAPTATION, draws, same),
+        gains=compare_with_start(draws, same),
         costs={row: read_costs(row, plan, done, starts) for row in plan["titles"]},
-        losses=average_losses(losses),
-        other_tokens=find_other_tokens(losses),
+        losses=losses,
+        other_tokens=other_tokens,
         unjudged=unjudged,
         validation=score_validation(plan, done),
     )
@@ -300,13 +299,13 @@ def compare_tasks(row: str, draws: Mapping[str, Draws], same: Collection[Set[str
     return {task: difference for task, difference in pairs.items() if difference is not None}
 
 
-def compare_with(other: str, draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:
-    """Return the difference of each row to another one, with intervals of single comparisons."""
-    start = draws.get(other, {})
+def compare_with_start(draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:
+    """Return the difference of each row to the encoder without adaptation, with intervals of single comparisons."""
+    start = draws.get(NO_ADAPTATION, {})
     gains = {
-        row: compare_draws(own, start, draws.values(), {row, other} in same)
+        row: compare_draws(own, start, draws.values(), {row, NO_ADAPTATION} in same)
         for row, own in draws.items()
-        if own is not start
+        if row != NO_ADAPTATION
     }
     return {row: gain for row, gain in gains.items() if gain is not None}
 
@@ -323,14 +322,17 @@ def read_costs(row: str, plan: dict[str, Any], done: list[Result], starts: Mappi
         done: The results of one budget.
         starts: Results by id, of all budgets: a row that shares its tokens starts from an encoder of fewer.
     """
-    encoders = [r for r in done if r.step.method == row and r.step.kind in ("pretraining", "average")]
-    runs = [r for r in done if r.step.method == row and r.step.kind == "fine_tuning"]
+    own = [result for result in done if result.step.method == row]
+    encoders = [result for result in own if result.step.kind in ("pretraining", "average")]
+    runs = [result for result in own if result.step.kind == "fine_tuning"]
     chains = [list_chain(encoder, starts) for encoder in encoders]
+    needed = {need for result in own for need in result.step.needs}
+    prepared = [result for result in done if result.step.kind in PREPARED and result.step.id in needed]
     if not encoders and not runs:
         return {}
     costs = {}
     for name, values in (
-        ("preparation s", [result.seconds for result in find_preparation(row, done)]),
+        ("preparation s", [result.seconds for result in prepared]),
         ("pre-training s", [sum_known(part.seconds for part in parts) for parts in chains]),
         ("tokens", [sum_known(part.tokens for part in parts if part.step.kind != "stable_phase") for parts in chains]),
         ("trained parameters", [encoder.trainable_parameters for encoder in encoders]),
@@ -370,19 +372,38 @@ def list_chain(encoder: Result, starts: Mapping[str, Result]) -> list[Result]:
     return [*found.values()]
 
 
-def find_preparation(row: str, done: list[Result]) -> list[Result]:
-    """Return the vocabulary expansions and datastores that a row reads, its own or shared ones."""
-    needed = {name for result in done if result.step.method == row for name in result.step.needs}
-    return [r for r in done if r.step.kind in PREPARED and r.step.id in needed]
-
-
 def is_cached(report: Report, row: str) -> bool:
     """Return whether predictions of a row read states from a cache."""
     return any(name == row and {*CACHE_FLAGS} & run.step.flags.keys() for (name, _, _), run in report.runs.items())
 
 
-def group_losses(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Result]]:
-    """Return the held-out losses of every encoder by its title; encoders of TAPT for one corpus share a title."""
+def read_losses(plan: dict[str, Any], done: Iterable[Result]) -> tuple[dict[str, dict[str, float]], set[str]]:
+    """Return the mean masked-LM losses by title of the encoder and corpus; encoders of TAPT may share a title.
+
+    Also return the titles whose tokens differ from those of the unadapted encoder, or if that was not evaluated, from
+    those of most encoders.
+    """
+    titles = name_encoders(plan)
+    losses: dict[str, dict[str, list[float]]] = {title: {} for title in titles.values()}
+    vocabularies: dict[str, list[str | None]] = {title: [] for title in titles.values()}
+    for result in done:
+        step = result.step
+        if step.kind == "held_out_loss" and result.masked_lm_loss is not None:
+            title = titles[step.name.removesuffix(f"-on-{step.corpus}").replace(f"-{step.budget}", "")]
+            losses[title].setdefault(str(step.corpus), []).append(result.masked_lm_loss)
+            vocabularies[title].append(result.vocabulary)
+    known = [*chain.from_iterable(vocabularies.values())]
+    usual = statistics.mode(vocabularies[START_TITLE] or known or [None])
+    means = {
+        title: {corpus: statistics.mean(values) for corpus, values in sorted(own.items())}
+        for title, own in losses.items()
+        if own
+    }
+    return means, {title for title in means if {*vocabularies[title]} != {usual}}
+
+
+def name_encoders(plan: dict[str, Any]) -> dict[str, str]:
+    """Return the titles of the encoders whose losses are measured, by the names of their steps."""
     corpora = {name: name for name in plan["corpora"]} | {name: task["corpus"] for name, task in plan["tasks"].items()}
     titles = {"encoder": START_TITLE, **plan["titles"]}
     has_domains = len(plan["corpora"].keys() - {plan["general"]}) > 1
@@ -391,34 +412,4 @@ def group_losses(plan: dict[str, Any], done: list[Result]) -> dict[str, list[Res
             tells_domain = has_domains and corpus != plan["general"]
             for suffix in list_suffixes(plan["pretraining_seeds"]).values():
                 titles[f"{row}-{source}{suffix}"] = f"{title} ({corpus})" if tells_domain else title
-    losses: dict[str, list[Result]] = {title: [] for title in titles.values()}
-    for result in done:
-        if result.step.kind == "held_out_loss":
-            encoder = result.step.name.removesuffix(f"-on-{result.step.corpus}")
-            losses[titles[encoder.replace(f"-{result.step.budget}", "")]].append(result)
-    return {title: results for title, results in losses.items() if results}
-
-
-def average_losses(losses: dict[str, list[Result]]) -> dict[str, dict[str, float]]:
-    """Return the masked-LM loss of every encoder on every corpus, averaged over encoders with one title."""
-    return {
-        title: {
-            corpus: statistics.mean(
-                r.masked_lm_loss for r in results if r.step.corpus == corpus and r.masked_lm_loss is not None
-            )
-            for corpus in sorted({str(r.step.corpus) for r in results})
-        }
-        for title, results in losses.items()
-    }
-
-
-def find_other_tokens(losses: dict[str, list[Result]]) -> set[str]:
-    """Return the titles of encoders whose tokens differ from those of the unadapted encoder.
-
-    If the unadapted encoder was not evaluated, the tokens of most encoders count instead.
-    """
-    known = {title: [result.vocabulary for result in results] for title, results in losses.items()}
-    if not known:
-        return set()
-    usual = known[START_TITLE][0] if START_TITLE in known else statistics.mode(chain.from_iterable(known.values()))
-    return {title for title, vocabularies in known.items() if set(vocabularies) != {usual}}
+    return titles
