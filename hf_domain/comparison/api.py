@@ -147,10 +147,7 @@ def compare(
         raise RuntimeError(
             f"every run must end, but {len(report.failed)} failed: {failures}. Call again to repeat them."
         )
-    scores = [
-        {"method": method, "task": task, "seeds": seeds, "score": score}
-        for method, by_task in report.scores.items()
-        for task, by_seed in by_task.items()
-        for seeds, score in by_seed.items()
-    ]
-    return Comparison(report, make_tables(report), pd.DataFrame(scores), results)
+    scores = pd.DataFrame(
+        [(*run, result.score) for run, result in report.runs.items()], columns=["method", "task", "seeds", "score"]
+    )
+    return Comparison(report, make_tables(report), scores, results)

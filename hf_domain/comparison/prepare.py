@@ -78,9 +78,6 @@ def split_table(
         text_column: Column of texts. Default: the known names, see `find_text_columns`.
         label_column: Default: that of the kind.
 
-    Returns:
-        The folder.
-
     Raises:
         ValueError: A column is missing, or no label has two rows.
     """
@@ -95,25 +92,20 @@ def split_table(
     if label_column is not None and label_column != "label":
         table = table.rename_column(label_column, "label")
     kind = find_kind({*table.column_names})
-    parts, rest = {}, table
+    splits = {"train": table}
     for split in ("test", "validation"):
+        rest = splits["train"]
         held_out = kind.hold_out(rest, None)
-        parts[split] = rest.select(held_out)
-        rest = rest.select(sorted({*range(len(rest))} - {*held_out}))
-    write_files(
-        {f"{folder.name}/{split}.jsonl": rows for split, rows in {"train": rest, **parts}.items()}, folder.parent
-    )
-    counts = ", ".join(f"{len(rows)} for {split}" for split, rows in {"train": rest, **parts}.items())
+        splits[split] = rest.select(held_out)
+        splits["train"] = rest.select(sorted({*range(len(rest))} - {*held_out}))
+    write_files({f"{split}.jsonl": rows for split, rows in splits.items()}, folder)
+    counts = ", ".join(f"{len(rows)} for {split}" for split, rows in splits.items())
     logger.warning(f"{file} is split: {counts} rows")
     return folder
 
 
 def prepare_data(plan: Plan, output_dir: Path) -> None:
-    """Make what is not there yet, and let the plan name it.
-
-    Args:
-        plan: Checked.
-        output_dir: Output folder of the comparison; the files are made in its folder `data`.
+    """Make what is not there yet in the folder `data` of the comparison, and let the plan name it.
 
     Raises:
         ValueError: The items of a task do not fill its folds, or nothing is left of a corpus.
@@ -263,13 +255,7 @@ def localize(file: Path, plan: Plan) -> str:
 
 
 def drop_repeated(rows: Rows, kind: str, columns: Sequence[str]) -> Rows:
-    """Keep one item of each text, and none if its labels differ: a repeated text would be both trained on and tested.
-
-    Args:
-        rows: All items of a task.
-        kind: Kind of the task.
-        columns: Columns of text.
-    """
+    """Keep one item of each text, and none if its labels differ: else a text would be both trained on and tested."""
     kept: dict[str, dict[str, Any]] = {}
     ambiguous = set()
     for row in rows:
@@ -304,24 +290,15 @@ def find_strata(rows: Rows, kind: str, folds: int) -> list[str]:
 def split_folds(rows: Rows, kind: str, folds: int) -> list[dict[str, Rows]]:
     """Return `train`, `validation` and `test` for each fold; each item is in one test split.
 
-    Questions on one context stay together, and labels are spread evenly.
-
-    Args:
-        rows: The items; see `drop_repeated`.
-        kind: Kind of the task.
-        folds: Number of folds.
+    Questions on one context stay together, and labels are spread evenly. No text may be repeated, see `drop_repeated`.
     """
     from sklearn.model_selection import GroupKFold, StratifiedKFold
 
     strata = np.array(find_strata(rows, kind, folds))
     contexts = np.array([row["context"] if kind == "qa" else str(number) for number, row in enumerate(rows)])
-    if kind == "qa":
-        tests = [test for _, test in GroupKFold(folds).split(rows, groups=contexts)]
-    else:
-        tests = [test for _, test in StratifiedKFold(folds, shuffle=True, random_state=SEED).split(rows, strata)]
+    spread = GroupKFold(folds) if kind == "qa" else StratifiedKFold(folds, shuffle=True, random_state=SEED)
     result = []
-    for test in tests:
-        rest = np.setdiff1d(np.arange(len(rows)), test)
+    for rest, test in spread.split(rows, strata, contexts if kind == "qa" else None):
         groups: dict[str, dict[str, None]] = defaultdict(dict)  # ordered sets
         for number in np.random.default_rng(SEED).permutation(rest):
             groups[strata[number]][contexts[number]] = None

@@ -19,7 +19,7 @@ from hf_domain.data.files import SPLITS, find_files
 from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files
-from hf_domain.tasks.files import SENTENCES, VALUES, Task, find_label_column, read_rows
+from hf_domain.tasks.files import SENTENCES, VALUES, find_label_column, read_rows
 from hf_domain.tasks.retrieval import CORPUS, QUERIES
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.recipes import TRAINING_RECIPES
@@ -127,11 +127,7 @@ class Step:
         return replace(self, flags={name: value for name, value in changed.items() if value is not None})
 
     def list_arguments(self, root: str, *names: str) -> list[str]:
-        """Return the command line after the command's name, or only the given flags.
-
-        Args:
-            root: The folder of the comparison, relative to where the command runs.
-        """
+        """Return the command line after the command's name, or only the given flags; `root` is that of `find_root`."""
         arguments = []
         for name in names or self.flags:
             value = put_root(self.flags[name], root)
@@ -165,10 +161,6 @@ def find_root(plan: Plan, output_dir: Path) -> str:
 def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
     """List all steps of a plan, each after those it needs, row by row: a comparison that was stopped has whole rows.
 
-    Args:
-        plan: The plan, complete and checked.
-        output_dir: Folder of the comparison.
-
     Raises:
         ValueError: Two different steps have the same name.
     """
@@ -180,7 +172,6 @@ def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
     root = find_root(plan, output_dir)
     budgets: Sequence[int | None] = plan.budget.numbers or [None]
     listers = [StepLister(plan, root, seed, budget) for budget in budgets for seed in plan.pretraining_seeds]
-    # Equal learning rates at all budgets, so that a curve shows the effect of the tokens only.
     first = listers[-len(plan.pretraining_seeds)]
     steps: dict[str, Step] = {}
 
@@ -195,16 +186,22 @@ def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
         tasks = [task for task in plan.tasks if row in plan.list_methods(task)]
         for step in chain(*(lister.make_encoder(row, task) for lister, task in product(listers, tasks))):
             add(step)
-        seeds = [None] if plan.evaluation == "probe" else plan.list_seeds(row)
+        seeds: Sequence[int | None] = [None] if plan.evaluation == "probe" else plan.list_seeds(row)
         for lister, task, seed in product(listers, tasks, seeds):
             # Fewer training examples are tried at the largest budget: what both change is a plan for each pair of them.
             fractions = sorted(share for share in plan.train_fractions if share < 1)
             for fold in plan.tasks[task].list_folds():
-                for step in lister.score(row, task, fold, seed, [*steps], first):
-                    add(step)
-                    if step.kind == "fine_tuning" and lister.budget == first.budget:
-                        for share in fractions:
-                            add(lister.take_fraction(step, share))
+                # Equal learning rates at all budgets, so that a curve shows the effect of the tokens only.
+                trials = [] if seed is None else first.try_rates(row, task, fold, [*steps])
+                for trial in trials:
+                    add(trial)
+                if seed is None:
+                    last = lister.probe(row, task, fold, [*steps])
+                else:
+                    last = lister.fine_tune(row, task, fold, seed, [*steps], [trial.name for trial in trials])
+                add(last)
+                for share in fractions if lister.budget == first.budget else ():
+                    add(lister.take_fraction(last, share))
     return [*steps.values()]
 
 
@@ -358,10 +355,6 @@ class StepLister:
         The schedule is warm-up, stable, decay: the stable phase keeps its learning rate, and at `1 - DECAY` of each
         budget a copy branches off, whose rate falls to 0 at the budget. Each budget gets the training that it would get
         alone, and together they cost little more than the largest.
-
-        Args:
-            step: The whole training.
-            task: That the encoder is for.
         """
         assert self.budget is not None
         ends = {n: count_steps(n, step.flags, step.name) for n in self.list_budgets(str(step.method))}
@@ -463,26 +456,6 @@ class StepLister:
         needs, budget = ([encoder], self.budget) if encoder else ([], None)
         return Step(name, "held_out_loss", "mlm", flags, needs, corpus=corpus, budget=budget)
 
-    def score(
-        self, row: str, task: str, fold: int | None, seed: int | None, known: list[str], first: "StepLister"
-    ) -> Iterator[Step]:
-        """Yield the steps that score an encoder on a task.
-
-        Args:
-            row: The row that made the encoder.
-            task: The task that tests it.
-            fold: Number of the fold, if the task has folds.
-            seed: Seed of fine-tuning; None probes the encoder.
-            known: The steps so far.
-            first: Makes the encoder on which learning rates are tried.
-        """
-        if seed is None:
-            yield self.probe(row, task, fold, known)
-            return
-        trials = first.try_rates(row, task, fold, known)
-        yield from trials
-        yield self.fine_tune(row, task, fold, seed, known, [step.name for step in trials])
-
     def take_fraction(self, step: Step, fraction: float) -> Step:
         """Return a step that takes the first examples of the training file only."""
         file = put_root(step.flags["train_file"], self.root)
@@ -578,12 +551,7 @@ def count_tokens(flags: Mapping[str, Any]) -> int:
 
 
 def count_steps(tokens: int, flags: Mapping[str, Any], name: str) -> int:
-    """Return the number of steps of pre-training that read this many tokens.
-
-    Args:
-        tokens: The budget.
-        flags: The flags of the training.
-        name: The name of the training, for errors.
+    """Return the number of steps of pre-training that read this many tokens; errors call it by its name.
 
     Raises:
         ValueError: One step reads more tokens.
@@ -602,12 +570,8 @@ def count_steps(tokens: int, flags: Mapping[str, Any], name: str) -> int:
 def identify(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[Step]:
     """Return steps with their ids, which also replace names in `needs` and in the paths of flags.
 
-    A step that a change of the plan affects gets another id, and so a new folder: earlier results stay.
-
-    Args:
-        plan: What is compared.
-        output_dir: Folder of the comparison.
-        steps: Each after those it needs.
+    A step that a change of the plan affects gets another id, and so a new folder: earlier results stay. Each step must
+    come after those it needs.
     """
     root, versions = find_root(plan, output_dir), list_versions()
     made = {step.flags["held_out_file"] for step in steps if "held_out_file" in step.flags}
@@ -660,7 +624,10 @@ def digest_inputs(plan: Plan, step: Step, root: str, made: set[str]) -> dict[str
             paths = [path.with_name(path.name.rpartition(":")[0]) for path in paths]
         if flag.endswith("_file") or flag == "mix":
             if names == [text]:
-                paths = [plan.folder / name for name in list_sources(plan.tasks[str(step.task)])]
+                task = plan.tasks[str(step.task)]
+                paths = [plan.folder / task.get_file("train")]
+                # The judgments of a retrieval name texts, but hold none.
+                paths += [plan.folder / task.folder / n for n in (CORPUS, QUERIES) if task.kind == "retrieval"]
             try:
                 files = [Path(file) for file in find_files([str(path) for path in paths])]
             except FileNotFoundError:  # the step that reads it says so
@@ -679,11 +646,7 @@ def digest_inputs(plan: Plan, step: Step, root: str, made: set[str]) -> dict[str
 
 
 def list_options(plan: Plan, step: Step, text: str) -> dict[str, str]:
-    """Return the options of a task that a result depends on but no flag of its step has.
-
-    Args:
-        text: The file of the task's text.
-    """
+    """Return the options of a task that a result depends on but no flag of its step has; `text` is the task's text."""
     options: dict[str, Any] = {} if step.task is None else plan.tasks[step.task].options
     columns = {name: value for name, value in options.items() if "text_column" in name}
     # Other columns make another text.
@@ -693,12 +656,6 @@ def list_options(plan: Plan, step: Step, text: str) -> dict[str, str]:
     if metric == "positive_micro_f1" and "negative_labels" not in step.flags:
         found["negative_labels"] = str(options["negative_labels"])
     return found
-
-
-def list_sources(task: Task) -> list[str]:
-    """List the files of which the text of a task is made; the judgments of a retrieval name texts, but hold none."""
-    held = [f"{task.folder}/{name}" for name in (CORPUS, QUERIES) if task.kind == "retrieval"]
-    return [task.get_file("train"), *held]
 
 
 def _list_checkpoint(folder: Path) -> list[Path]:
