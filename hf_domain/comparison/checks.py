@@ -352,7 +352,7 @@ def _check_probe(method: Row, plan: Plan) -> list[str]:
 
 
 def _check_chain(method: Row, plan: Plan) -> list[str]:
-    """List what is wrong with the start of a row, and with its control."""
+    """List the problems of the start of a row, and of its control."""
     if method.encoder is not None and method.after is not None:
         return [
             f"only one of encoder and after must be set, but they are {method.encoder} and {method.after}. Remove one."
