@@ -11,7 +11,7 @@ import logging
 import pickle
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,7 +129,7 @@ class StateSource:
     encode: Callable[[list[Inputs]], list[torch.Tensor]]
     """Computes the states of a batch, each `[tokens, *shape]`."""
     shape: tuple[int, ...]
-    """Shape of the states of one token."""
+    """Of the states of one token."""
     keeps_means: bool = False
     """Whether to store also the mean state of each sequence, in float32."""
     grows: str | None = None
@@ -160,8 +160,7 @@ def fill_store(
         folder: Created if missing.
         source: The inputs of the states; the log names the parts that changed.
         wanted: Ids of sequences.
-        executor: Where shards are computed, see `hf_domain.clusters.open_executor`; its workers see the folder.
-            Default: in this process.
+        executor: See `hf_domain.clusters.open_executor`; its workers see the folder.
 
     Raises:
         OSError: The disk is too small; raised before anything is written.
@@ -221,15 +220,6 @@ def open_shard(file: Path) -> dict[str, torch.Tensor]:
         ) from error
 
 
-def is_whole(file: Path) -> bool:
-    """Return whether a shard exists and is undamaged."""
-    try:
-        open_shard(file)
-    except ValueError:
-        return False
-    return True
-
-
 def compute_shards(
     folder: Path, source: StateSource, missing: list[int], batch_size: int, executor: Executor | None = None
 ) -> list[str]:
@@ -237,7 +227,9 @@ def compute_shards(
     names, new, num_tokens = [], {}, 0
     for ids, inputs in cut_shards(source, missing):
         names.append(source.name_shard(ids, inputs))
-        if not is_whole(folder / names[-1]):
+        try:
+            open_shard(folder / names[-1])
+        except ValueError:
             new[names[-1]] = ids
             num_tokens += sum(len(each["input_ids"]) for each in inputs)
     num_sequences = sum(map(len, new.values()))
@@ -254,7 +246,7 @@ def compute_shards(
 
 @contextmanager
 def pack_encoder(folder: Path, source: StateSource, executor: Executor | None) -> Iterator[Any]:
-    """Give what workers call to encode: they load it from the folder, because each task would carry its weights."""
+    """Yield what workers call to encode. They load it from the folder: each task would carry its weights."""
     if executor is None:
         yield source.encode
         return
@@ -312,27 +304,12 @@ def write_shard(
 ) -> int:
     """Compute a shard, given as its file, ids and inputs, and write it; return the number of its sequences."""
     file, ids, inputs = shard
-    states = compute_shard(ids, inputs, encode, shape, keeps_means, batch_size)
-    with write_whole(file) as unfinished:  # a lock would not do: shared disks may lack them
-        save_file(states, unfinished)
-    return len(ids)
-
-
-def compute_shard(
-    ids: list[int],
-    inputs: list[Inputs],
-    encode: Callable[[list[Inputs]], list[torch.Tensor]],
-    shape: tuple[int, ...],
-    keeps_means: bool,
-    batch_size: int,
-) -> dict[str, torch.Tensor]:
-    """Compute the tensors of a shard."""
     lengths = [len(each["input_ids"]) for each in inputs]
     offsets = torch.tensor([0, *np.cumsum(lengths)])
     states = torch.empty(int(offsets[-1]), *shape, dtype=torch.bfloat16)
     by_length = sorted(range(len(ids)), key=lengths.__getitem__)  # reduces padding
     for start in range(0, len(ids), batch_size):
-        rows: Sequence[int] = by_length[start : start + batch_size]
+        rows = by_length[start : start + batch_size]
         with torch.inference_mode():
             for row, sequence in zip(rows, encode([inputs[row] for row in rows]), strict=True):
                 states[offsets[row] : offsets[row + 1]] = sequence.to(torch.bfloat16).cpu()
@@ -340,4 +317,6 @@ def compute_shard(
     if keeps_means:
         # Means of the rounded states, so that a passage is selected by the same states that are read later.
         tensors["means"] = torch.stack([part.float().sum(dim=0) / max(len(part), 1) for part in states.split(lengths)])
-    return tensors
+    with write_whole(file) as unfinished:  # a lock would not do: shared disks may lack them
+        save_file(tensors, unfinished)
+    return len(ids)

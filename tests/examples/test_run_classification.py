@@ -409,7 +409,7 @@ def test_memory_states_are_kept(tmp_path, files, run, model, strategy, monkeypat
     kept = run("kept", **flags, memory_cache=tmp_path / "states")
     assert kept["eval_loss"] == pytest.approx(plain["eval_loss"], abs=0.05)
     assert {path.name for path in (tmp_path / "states").iterdir()} == {"train", "validation"}
-    monkeypatch.setattr("hf_domain.methods.hidden_state_cache.compute_shard", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("hf_domain.methods.hidden_state_cache.write_shard", lambda *_: pytest.fail("computed again"))
     assert run("again", **flags, memory_cache=tmp_path / "states")["eval_loss"] == kept["eval_loss"]
 
 

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -29,11 +31,11 @@ from vocabulary_invariants import DOMAIN_TEXTS
 from hf_domain import GMapForSequenceClassification
 from hf_domain.methods.new_embeddings import (
     NewRowsFirst,
+    RowDistances,
     apply_delta,
     check_not_expanded,
     grow_tables,
     measure_row_distances,
-    plot_row_distances,
 )
 from hf_domain.tokenization import VocabularyDelta, expand_vocabulary, trim_vocabulary
 
@@ -164,10 +166,10 @@ class Examples(Dataset):
         return {"input_ids": self.ids[index], "labels": self.ids[index]}
 
 
-def train(model, tmp_path, num_steps, max_steps=3):
+def train(model, tmp_path, callback):
     arguments = TrainingArguments(
         tmp_path,
-        max_steps=max_steps,
+        max_steps=3,
         learning_rate=1e-2,
         weight_decay=0.1,
         gradient_accumulation_steps=2,
@@ -177,7 +179,7 @@ def train(model, tmp_path, num_steps, max_steps=3):
         save_strategy="no",
         disable_tqdm=True,
     )
-    trainer = Trainer(model, arguments, train_dataset=Examples(), callbacks=[NewRowsFirst(DELTA, num_steps)])
+    trainer = Trainer(model, arguments, train_dataset=Examples(), callbacks=[callback])
     trainer.train()
     return trainer
 
@@ -187,7 +189,7 @@ def test_new_rows_train_alone_at_first(tied, tmp_path):
     model = make_model(tied=tied)
     apply_delta(model, DELTA)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    trainer = train(model, tmp_path, num_steps=3)
+    trainer = train(model, tmp_path, NewRowsFirst(DELTA, 3))
     tables = {id(table) for table in (model.get_input_embeddings().weight, model.get_output_embeddings().weight)}
     tables.add(id(model.get_output_embeddings().bias))
     for name, parameter in model.named_parameters():
@@ -203,14 +205,14 @@ def test_everything_trains_after_the_warm_up(tmp_path):
     model = make_model()
     apply_delta(model, DELTA)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    train(model, tmp_path, num_steps=2, max_steps=3)  # the step after them is the first of everything
+    train(model, tmp_path, NewRowsFirst(DELTA, 2))  # the third step is the first of everything
     for name, parameter in model.named_parameters():
         assert not torch.equal(parameter, before[name]), name
     words = "bert.embeddings.word_embeddings.weight"
     assert not torch.equal(model.get_parameter(words)[:SIZE], before[words][:SIZE])
 
 
-def test_row_distances_are_those_of_old_and_new_rows(tmp_path):
+def test_row_distances_are_those_of_old_and_new_rows():
     before = torch.zeros(48, 2)
     after = before.clone()
     after[3] = torch.tensor([3.0, 4.0])
@@ -219,8 +221,23 @@ def test_row_distances_are_those_of_old_and_new_rows(tmp_path):
     old, new = measure_row_distances(before, after, DELTA)
     assert old.shape == (SIZE,) and old[3] == 5 and old.sum() == 5
     assert new.tolist() == [0, 10, 0, 0]
-    plot_row_distances(old, new, tmp_path / "rows.png")
-    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_row_distances_of_a_training_are_written(tmp_path):
+    """Those of the embedding, and by one process."""
+    model = make_model(tied=False)
+    apply_delta(model, DELTA)
+    before = read_tables(model)[0]
+    callback = RowDistances(DELTA, model)
+    trainer = train(model, tmp_path, callback)
+    moved = (read_tables(model)[0] - before).square().sum(1).sqrt()
+    expected = {"old_rows": moved[:SIZE].mean().item(), "new_rows": moved[SIZE:].mean().item(), "steps": 3}
+    assert json.loads((tmp_path / "row_distances.json").read_text()) == pytest.approx(expected)
+    assert (tmp_path / "row_distances.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "row_distances.json").unlink()
+    trainer.state.is_world_process_zero = False
+    callback.on_train_end(trainer.args, trainer.state, trainer.control, model=model)
+    assert not (tmp_path / "row_distances.json").exists()
 
 
 def test_biases_follow_the_frequency_of_entries():

@@ -7,7 +7,7 @@ import torch
 import transformers
 from families import make_family
 from method_models import READERS, make_gmap, make_rada
-from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
+from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm, reload
 from transformers import AutoModel, BertConfig
 
 import hf_domain
@@ -31,8 +31,7 @@ def test_logits_equal_the_stock_model(family, tied):
     stock = make_masked_lm(family)
     model = VarMAEForMaskedLM.from_backbone(stock, **PLAIN, tie_word_embeddings=tied)
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        assert torch.equal(model(**batch).logits, stock(**batch).logits)
+    assert torch.equal(model(**batch).logits, stock(**batch).logits)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -65,14 +64,11 @@ def test_untied_decoder_stays_untied(method, source, tmp_path):
     else:
         stock = make_masked_lm(source, tie_word_embeddings=False)
     model, batch = UNTIED[method](stock).eval(), make_batch(masked=False)
-    model.save_pretrained(tmp_path)
-    loaded, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values())
-    with torch.no_grad():
-        expected = stock(**batch).logits
-        for each in (model, loaded):
-            assert not each.config.tie_word_embeddings
-            torch.testing.assert_close(each(**batch).logits[..., :VOCAB_SIZE], expected, rtol=0, atol=1e-5)
+    loaded = reload(model, tmp_path)
+    expected = stock(**batch).logits
+    for each in (model, loaded):
+        assert not each.config.tie_word_embeddings
+        torch.testing.assert_close(each(**batch).logits[..., :VOCAB_SIZE], expected, rtol=0, atol=1e-5)
     with pytest.raises(ValueError, match=f"must be False, because the decoder of this {type(stock).__name__} does not"):
         UNTIED[method](stock, tie_word_embeddings=True)
 
@@ -87,15 +83,12 @@ def test_encoder_without_a_decoder_keeps_the_default():
 def test_resized_vocabulary_survives_saving(family, tied, tmp_path):
     model = VarMAEForMaskedLM.from_backbone(make_masked_lm(family), tie_word_embeddings=tied)
     model.resize_token_embeddings(VOCAB_SIZE + 16, mean_resizing=False)
-    model.save_pretrained(tmp_path)
-    loaded, info = VarMAEForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values())
+    loaded = reload(model, tmp_path)
     assert loaded.config.vocab_size == loaded.config.backbone_config.vocab_size == VOCAB_SIZE + 16
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        logits = loaded(**batch).logits
-        assert logits.shape[-1] == VOCAB_SIZE + 16
-        assert torch.equal(logits, model(**batch).logits)
+    logits = loaded(**batch).logits
+    assert logits.shape[-1] == VOCAB_SIZE + 16
+    assert torch.equal(logits, model(**batch).logits)
 
 
 def nest_rada(top):
@@ -125,8 +118,7 @@ def test_added_tokens_reach_nested_models(nest, top):
         batch["passage_input_ids"] = torch.full((4, 2, 5), VOCAB_SIZE + 1)
         rows = model.base_model.backbone.passage_backbone.get_input_embeddings().weight[VOCAB_SIZE:]
         assert torch.equal(rows, model.get_input_embeddings().weight[VOCAB_SIZE:]) and not rows.requires_grad
-    with torch.no_grad():
-        logits = model(**batch).logits
+    logits = model(**batch).logits
     assert logits.shape[-1] == VOCAB_SIZE + 3 and logits.isfinite().all()
 
 
@@ -138,10 +130,9 @@ def test_from_backbone_copies_and_takes_a_name_or_an_encoder(family, tmp_path):
     by_model = VarMAEForMaskedLM.from_backbone(stock, **PLAIN)
     by_encoder = VarMAEForTokenClassification.from_backbone(AutoModel.from_pretrained(tmp_path), num_labels=3)
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        assert torch.equal(by_name(**batch).logits, by_model(**batch).logits)
-        expected = stock.base_model(**batch).last_hidden_state
-        assert torch.equal(by_encoder.model.encode(**batch).last_hidden_state, expected)
+    assert torch.equal(by_name(**batch).logits, by_model(**batch).logits)
+    expected = stock.base_model(**batch).last_hidden_state
+    assert torch.equal(by_encoder.model.encode(**batch).last_hidden_state, expected)
     by_model.get_input_embeddings().weight.data.zero_()
     by_model.config.vocab_size = 7
     assert all(torch.equal(value, before[key]) for key, value in stock.state_dict().items())
@@ -211,10 +202,9 @@ def test_hidden_states_and_attentions_are_the_encoders(family):
     stock = make_masked_lm(family)
     model = VarMAEForMaskedLM.from_backbone(stock)
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        ours = model(**batch, output_hidden_states=True).hidden_states
-        theirs = stock(**batch, output_hidden_states=True).hidden_states
-        as_tuple = model(**batch, output_hidden_states=True, return_dict=False)
+    ours = model(**batch, output_hidden_states=True).hidden_states
+    theirs = stock(**batch, output_hidden_states=True).hidden_states
+    as_tuple = model(**batch, output_hidden_states=True, return_dict=False)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert isinstance(as_tuple, tuple)
     assert torch.equal(as_tuple[1][-1], ours[-1])
@@ -241,11 +231,7 @@ def test_nested_configuration_cannot_switch_on_code(tmp_path):
 
 def test_override_of_a_nested_configuration_leaves_the_rest(tmp_path):
     model = VarMAEForMaskedLM.from_backbone(make_masked_lm("modernbert"))
-    model.save_pretrained(tmp_path)
-    loaded, info = VarMAEForMaskedLM.from_pretrained(
-        tmp_path, backbone_config={"mlp_dropout": 0.25}, output_loading_info=True
-    )
-    assert not any(info.values())
+    loaded = reload(model, tmp_path, backbone_config={"mlp_dropout": 0.25})
     nested = loaded.config.backbone_config
     assert (nested.model_type, nested.mlp_dropout) == ("modernbert", 0.25)
     assert nested.hidden_size == model.config.backbone_config.hidden_size
@@ -292,9 +278,7 @@ def test_frozen_passage_encoder_around_a_nested_model_grows(tmp_path):
     model.resize_token_embeddings(VOCAB_SIZE + 3)
     rows = model.model.passage_backbone.get_input_embeddings().weight[VOCAB_SIZE:]
     assert torch.equal(rows, model.get_input_embeddings().weight[VOCAB_SIZE:])
-    model.save_pretrained(tmp_path)
-    _, info = RadaForTokenClassification.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values())
+    reload(model, tmp_path)
 
 
 @pytest.mark.parametrize("method", ["gmap", "rada", "exbert"])
@@ -310,6 +294,5 @@ def test_lm_head_of_a_varmae_reads_what_it_learned_to_read(method):
         outer = RadaForMaskedLM.from_backbone(inner)
     else:
         outer = ExBertForMaskedLM.from_backbone(inner, gate_bias_init=30.0)
-    with torch.no_grad():
-        torch.testing.assert_close(outer.eval()(**batch).logits, inner.eval()(**batch).logits, rtol=0, atol=1e-4)
+    torch.testing.assert_close(outer.eval()(**batch).logits, inner.eval()(**batch).logits, rtol=0, atol=1e-4)
     assert not inner.config.normalized_states

@@ -75,21 +75,20 @@ def test_layers_equal_the_equation(family, attention):
     for layer in layers:
         layer.register_forward_pre_hook(lambda m, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
     batch = make_extended_batch(masked=False)
-    with torch.no_grad():
-        hidden_states = model(**batch, output_hidden_states=True).hidden_states
-        stock_layers = [module for module in stock.modules() if type(module) is type(layers[0]).__bases__[1]]
-        for index, (layer, (args, kwargs)) in enumerate(zip(stock_layers, calls, strict=True)):
-            base = layer(*args, **kwargs)
-            base = base[0] if isinstance(base, tuple) else base
-            allowed = batch["attention_mask"].bool()[:, None, :].expand(-1, 12, -1)
-            if family == "modernbert" and index == 1:  # a local layer
-                allowed = allowed & ((torch.arange(12)[:, None] - torch.arange(12)).abs() <= 4)
-            side, gate = compute_side_output(layers[index].side, hidden_states[index], allowed, family == "modernbert")
-            expected, actual = gate * base + (1 - gate) * side, hidden_states[index + 1]
-            if family == "modernbert" and index == 1:
-                expected = model.model.backbone.final_norm(expected)
-            real = batch["attention_mask"].bool()
-            torch.testing.assert_close(actual[real], expected[real], rtol=1e-4, atol=1e-4)
+    hidden_states = model(**batch, output_hidden_states=True).hidden_states
+    stock_layers = [module for module in stock.modules() if type(module) is type(layers[0]).__bases__[1]]
+    for index, (layer, (args, kwargs)) in enumerate(zip(stock_layers, calls, strict=True)):
+        base = layer(*args, **kwargs)
+        base = base[0] if isinstance(base, tuple) else base
+        allowed = batch["attention_mask"].bool()[:, None, :].expand(-1, 12, -1)
+        if family == "modernbert" and index == 1:  # a local layer
+            allowed = allowed & ((torch.arange(12)[:, None] - torch.arange(12)).abs() <= 4)
+        side, gate = compute_side_output(layers[index].side, hidden_states[index], allowed, family == "modernbert")
+        expected, actual = gate * base + (1 - gate) * side, hidden_states[index + 1]
+        if family == "modernbert" and index == 1:
+            expected = model.model.backbone.final_norm(expected)
+        real = batch["attention_mask"].bool()
+        torch.testing.assert_close(actual[real], expected[real], rtol=1e-4, atol=1e-4)
 
 
 def test_flash_attention_is_refused_around_local_layers(tmp_path):
@@ -157,10 +156,9 @@ def test_decoder_is_tied_to_both_tables(family, tmp_path):
     assert decoder.extension.weight is table.extension.weight
     inputs = []
     decoder.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
-    with torch.no_grad():
-        logits = model(**make_extended_batch(masked=False)).logits
-        weight, bias = torch.cat([table.weight, table.extension.weight]), [decoder.bias, decoder.extension.bias]
-        torch.testing.assert_close(logits, inputs[0] @ weight.T + torch.cat(bias))
+    logits = model(**make_extended_batch(masked=False)).logits
+    weight, bias = torch.cat([table.weight, table.extension.weight]), [decoder.bias, decoder.extension.bias]
+    torch.testing.assert_close(logits, inputs[0] @ weight.T + torch.cat(bias))
     model.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert sum(key.endswith("extension.weight") for key in file.keys()) == 1  # noqa: SIM118
@@ -275,11 +273,10 @@ def test_open_gate_is_the_base(family):
     stock = make_masked_lm(family)
     model = ExBertForMaskedLM.from_backbone(stock, extension_vocabulary=VOCABULARY, gate_bias_init=20.0)
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        logits = model(**batch).logits[..., :VOCAB_SIZE]
-        torch.testing.assert_close(logits, stock(**batch).logits, rtol=0, atol=1e-5)
-        even = ExBertForMaskedLM.from_backbone(stock)
-        assert (even(**batch).logits - stock(**batch).logits).abs().max() > 1e-2
+    logits = model(**batch).logits[..., :VOCAB_SIZE]
+    torch.testing.assert_close(logits, stock(**batch).logits, rtol=0, atol=1e-5)
+    even = ExBertForMaskedLM.from_backbone(stock)
+    assert (even(**batch).logits - stock(**batch).logits).abs().max() > 1e-2
     assert all(layer.side.gate.bias == 0 for layer in even.get_base_layers())
 
 
@@ -366,8 +363,7 @@ def test_frozen_base_runs_without_dropout(family, freeze_backbone, backbone_drop
     for side in side_modules:
         side.eval()
     batch = make_extended_batch(masked=False)
-    with torch.no_grad():
-        once, again = (model.model(**batch).last_hidden_state for _ in range(2))
+    once, again = (model.model(**batch).last_hidden_state for _ in range(2))
     assert torch.equal(once, again) is (freeze_backbone and not backbone_dropout)
     for module in model.train().modules():
         is_side = any(module in set(side.modules()) for side in side_modules)
@@ -389,14 +385,12 @@ def test_hidden_states_are_the_mixed_ones_also_on_a_second_call(family):
     for layer in model.get_base_layers():
         layer.register_forward_hook(lambda module, args, out: outputs.append(out[0] if type(out) is tuple else out))
     batch = make_extended_batch(masked=False)
-    with torch.no_grad():
-        model(**batch, output_hidden_states=True)
-        outputs.clear()
-        hidden_states = model(**batch, output_hidden_states=True, return_dict=False)[1]
+    model(**batch, output_hidden_states=True)
+    outputs.clear()
+    hidden_states = model(**batch, output_hidden_states=True, return_dict=False)[1]
     assert torch.equal(hidden_states[1], outputs[0])
     copied = copy.deepcopy(model)
-    with torch.no_grad():
-        assert torch.equal(copied(**batch).logits, model(**batch).logits)
+    assert torch.equal(copied(**batch).logits, model(**batch).logits)
 
 
 # ------------------------------------------------------------------------------- beside the stock Trainer

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from families import make_family
 from tiny_models import FAMILIES, make_config
 from torch.nn import functional as F
 
@@ -76,6 +77,16 @@ def test_classifier_takes_the_encoders_dropout(family):
     assert heads.get_classifier_dropout(config) == 0.3
     config.classifier_dropout = 0.0
     assert VarMAEForSequenceClassification(config).classifier.dropout.p == 0.0
+
+
+def test_classifier_reads_the_first_token():
+    head, states = heads.ClassificationHead(VarMAEConfig(num_labels=3), 8).eval(), torch.randn(2, 5, 8)
+    expected = torch.tanh(states[:, 0] @ head.dense.weight.T + head.dense.bias) @ head.out_proj.weight.T
+    torch.testing.assert_close(head(states), expected + head.out_proj.bias)
+
+
+def test_classifier_of_an_encoder_without_dropout_has_none():
+    assert heads.get_classifier_dropout(VarMAEConfig(backbone_config=make_family("eurobert").config)) == 0.0
 
 
 def build(method, head, encoder_range=0.3, **options):

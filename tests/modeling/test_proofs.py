@@ -11,7 +11,7 @@ import torch
 from method_models import METHODS, NUM_NEW, make_choices
 from proofs import check_activation_checkpointing, check_bfloat16, check_compiled, get_changed, train
 from safetensors.torch import load_file, save_file
-from tiny_models import VOCAB_SIZE, make_masked_lm
+from tiny_models import VOCAB_SIZE, make_masked_lm, reload
 from torch.nn import functional as F
 from without_package import run_without_package
 
@@ -108,14 +108,13 @@ def test_losses_are_those_of_the_logits(method):
 def test_choices_are_scored_alone_and_compared_within_an_example(method):
     batch, labels = method.make_batch(masked=False), torch.tensor([1, -100])
     model = method.make(head=method.get_heads()["AutoModelForMultipleChoice"]).eval()
-    with torch.no_grad():
-        output = model(**make_choices(batch), labels=labels)
-        first = model.model(**batch).last_hidden_state[:, 0]
-        scores = model.classifier.out_proj(torch.tanh(model.classifier.dense(first))).view(2, 2)
-        torch.testing.assert_close(output.logits, scores)
-        torch.testing.assert_close(output.loss, F.cross_entropy(scores[:1], labels[:1]))
-        of_window = model(**make_choices(batch), labels=labels, num_items_in_batch=4)
-        torch.testing.assert_close(of_window.loss, output.loss / 4)
+    output = model(**make_choices(batch), labels=labels)
+    first = model.model(**batch).last_hidden_state[:, 0]
+    scores = model.classifier.out_proj(torch.tanh(model.classifier.dense(first))).view(2, 2)
+    torch.testing.assert_close(output.logits, scores)
+    torch.testing.assert_close(output.loss, F.cross_entropy(scores[:1], labels[:1]))
+    of_window = model(**make_choices(batch), labels=labels, num_items_in_batch=4)
+    torch.testing.assert_close(of_window.loss, output.loss / 4)
     model.train()(**make_choices(batch), labels=labels).loss.backward()
     without = {name for name, parameter in model.named_parameters() if parameter.grad is None}
     assert without == {name for name, _ in model.named_parameters() if name.startswith("model.memory.")}
@@ -129,12 +128,9 @@ def test_saved_and_loaded_bit_equal(method, family, options, tmp_path):
     model = method.make(family, **options).eval()
     if options.get("passage_encoder") == "frozen":
         torch.nn.init.normal_(model.get_input_embeddings().weight)  # as if trained: the two encoders differ
-    model.save_pretrained(tmp_path)
-    loaded, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info.values())
+    loaded = reload(model, tmp_path)
     batch = method.make_batch(masked=False)
-    with torch.no_grad():
-        assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+    assert torch.equal(loaded(**batch).logits, model(**batch).logits)
     assert loaded.state_dict().keys() == model.state_dict().keys()
     for key, value in model.state_dict().items():
         assert torch.equal(value, loaded.state_dict()[key]), key
@@ -233,10 +229,9 @@ def test_padding_never_leaks(method, family, options):
     for shift in (0, 3) if family in ("roberta", "xlm-roberta", "modernbert") else (0,):
         shifted = {name: batch[name].roll(shift, dims=1) for name in names}
         kept = slice(shift, shift + 9)
-        with torch.no_grad():
-            padded = model(**shifted, **rest).logits
-            first = {name: value[:1] for name, value in rest.items()}
-            alone = model(input_ids=shifted["input_ids"][:1, kept], **first).logits
+        padded = model(**shifted, **rest).logits
+        first = {name: value[:1] for name, value in rest.items()}
+        alone = model(input_ids=shifted["input_ids"][:1, kept], **first).logits
         torch.testing.assert_close(padded[:1, kept], alone, rtol=1e-4, atol=1e-4)
     batch = method.make_batch()
     loss = model(**batch).loss
@@ -249,11 +244,10 @@ def test_padding_never_leaks(method, family, options):
 def test_evaluation_is_deterministic_and_training_is_not(method, family, options):
     model = method.make(family, dropout=0.0 if method.draws else 0.1).eval()
     batch = method.make_batch()
-    with torch.no_grad():
-        once, again = model(**batch), model(**batch)
-        assert torch.equal(once.loss, again.loss) and torch.equal(once.logits, again.logits)
-        model.train()
-        outputs = [model(**batch) for _ in range(5)]
+    once, again = model(**batch), model(**batch)
+    assert torch.equal(once.loss, again.loss) and torch.equal(once.logits, again.logits)
+    model.train()
+    outputs = [model(**batch) for _ in range(5)]
     assert len({output.loss.item() for output in outputs}) > 1
     assert outputs[0].logits is None
 

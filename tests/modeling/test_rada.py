@@ -197,8 +197,7 @@ def test_weights_are_weights_whatever_the_shapes_and_magnitudes(scores):
         states = torch.randn(rows, passages, width, size, generator=generator) * magnitudes[1, :, None, None, None]
         attention_mask = torch.arange(length) < draw(1, length, (rows, 1))
         mask = torch.arange(width) < draw(0, width, (rows, passages, 1))
-        with torch.no_grad():
-            output = interface(hidden_states, states, attention_mask, mask)
+        output = interface(hidden_states, states, attention_mask, mask)
         has_passage = mask.any(-1).any(-1)
         assert torch.isfinite(output.last_hidden_state).all()
         assert (output.word_weights >= 0).all() and (output.passage_weights >= 0).all()
@@ -352,9 +351,8 @@ def test_selection_by_vectors_is_selection_in_full(prior):
         full = score_in_full(interface, hidden_states, states, attention_mask, mask)
         full = full if prior is None else full + interface.prior_scale * found.log()
         vectors = average_states(states, mask.bool())
-        with torch.no_grad():
-            selected, weights = interface.select(hidden_states, vectors, available, attention_mask, found)
-            output = interface(hidden_states, states, attention_mask, mask, passage_scores=found)
+        selected, weights = interface.select(hidden_states, vectors, available, attention_mask, found)
+        output = interface(hidden_states, states, attention_mask, mask, passage_scores=found)
         expected = full.masked_fill(~available, -torch.inf)
         torch.testing.assert_close(weights[:-1], expected[:-1].softmax(-1))
         assert torch.equal(selected[:-1], expected.argmax(-1)[:-1])
@@ -376,16 +374,15 @@ def test_evaluation_encodes_one_passage_alone(family):
     model = make_rada(family, head=RadaModel)
     batch, passages = make_batch(masked=False), make_passages()
     ids, mask = passages["passage_input_ids"], passages["passage_attention_mask"]
-    with torch.no_grad():
-        expected = model(**batch, **passages)
-        states = model.encode_passages(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
-        vectors = average_states(states, mask.bool())
-        shapes = count_encoded(model)
-        output = model(**batch, **passages, passage_vectors=vectors)
-        assert shapes == [(4, 12), (4, 7)]  # the inputs, and one passage for each of them
-        shapes.clear()
-        cached = model(**batch, passage_states=states, passage_attention_mask=mask)
-        assert shapes == [(4, 12)]
+    expected = model(**batch, **passages)
+    states = model.encode_passages(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
+    vectors = average_states(states, mask.bool())
+    shapes = count_encoded(model)
+    output = model(**batch, **passages, passage_vectors=vectors)
+    assert shapes == [(4, 12), (4, 7)]  # the inputs, and one passage for each of them
+    shapes.clear()
+    cached = model(**batch, passage_states=states, passage_attention_mask=mask)
+    assert shapes == [(4, 12)]
     for other in (output, cached):
         assert torch.equal(other.selected_passages, expected.selected_passages)
         torch.testing.assert_close(other.last_hidden_state, expected.last_hidden_state, rtol=1e-4, atol=1e-4)
@@ -431,11 +428,10 @@ def test_without_passages_it_is_the_encoder(family, training):
         },
         "of no passage": {"passage_input_ids": torch.empty(4, 0, 7, dtype=torch.long)},
     }
-    with torch.no_grad():
-        expected = stock(**batch).logits
-        for name, given in nothing.items():
-            assert torch.equal(model.train(training)(**batch, **given).logits, expected), name
-        mixed = model.eval()(**batch, **passages)
+    expected = stock(**batch).logits
+    for name, given in nothing.items():
+        assert torch.equal(model.train(training)(**batch, **given).logits, expected), name
+    mixed = model.eval()(**batch, **passages)
     assert torch.equal(mixed.logits[-1], expected[-1])
     assert not torch.allclose(mixed.logits[0], expected[0])
     assert mixed.selected_passages.tolist()[1] == 0
@@ -521,9 +517,8 @@ def test_with_the_package_no_trust_is_needed(tmp_path):
     # As the backbone of another method; passages go through to it.
     model = VarMAEForTokenClassification.from_backbone(RadaModel.from_pretrained(tmp_path))
     batch = make_batch_with_passages(masked=False)
-    with torch.no_grad():
-        plain = {name: value for name, value in batch.items() if not name.startswith("passage")}
-        with_passages, without = model(**batch).logits, model(**plain).logits
+    plain = {name: value for name, value in batch.items() if not name.startswith("passage")}
+    with_passages, without = model(**batch).logits, model(**plain).logits
     assert torch.equal(with_passages[-1], without[-1])
     assert not torch.allclose(with_passages[0], without[0])
 
@@ -534,10 +529,9 @@ def test_with_the_package_no_trust_is_needed(tmp_path):
 def test_passages_are_chosen_at_random_in_training_alone(family):
     model = make_rada(family, dropout=0.0)
     batch = make_batch_with_passages()
-    with torch.no_grad():
-        for training in (False, True):
-            once, again = (model.train(training)(**batch).passage_weights for _ in range(2))
-            assert torch.equal(once, again) is not training
+    for training in (False, True):
+        once, again = (model.train(training)(**batch).passage_weights for _ in range(2))
+        assert torch.equal(once, again) is not training
 
 
 @pytest.mark.parametrize("scores", ["pooled", "logsumexp", "joint"])

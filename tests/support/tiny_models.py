@@ -64,6 +64,14 @@ def make_masked_lm(family: str, dropout: float = 0.1, **options) -> PreTrainedMo
     return model
 
 
+def reload(model: PreTrainedModel, folder, **options) -> PreTrainedModel:
+    """Save a model and load it; no weight is missing or left over."""
+    model.save_pretrained(folder)
+    loaded, info = type(model).from_pretrained(folder, output_loading_info=True, **options)
+    assert not any(info.values())
+    return loaded
+
+
 def make_batch(batch_size: int = 4, length: int = 12, masked: bool = True) -> dict[str, torch.Tensor]:
     """A batch with padding at the end of the first row; a sixth of the tokens is labeled and masked (id 4)."""
     input_ids = torch.randint(5, VOCAB_SIZE, (batch_size, length))

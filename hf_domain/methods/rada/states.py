@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -32,8 +32,9 @@ def describe_source(
     Returns:
         A digest of each, and the precision in which the encoder computes (autocast's, if on).
     """
-    encoder = hashlib.sha256()
-    for name, tensor in sorted(get_passage_encoder(model).state_dict().items()):
+    encoder, rada = hashlib.sha256(), cast(Any, model.base_model)
+    module = rada.passage_backbone if model.config.passage_encoder == "frozen" else rada.backbone
+    for name, tensor in sorted(module.state_dict().items()):
         encoder.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         encoder.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
@@ -45,49 +46,16 @@ def describe_source(
     }
 
 
-def get_passage_encoder(model: RadaPreTrainedModel) -> torch.nn.Module:
-    """Return the module that encodes the passages of a RADA."""
-    rada: Any = model.base_model
-    return rada.passage_backbone if model.config.passage_encoder == "frozen" else rada.backbone
-
-
 def list_retrieved(datasets: Iterable[Dataset], num_passages: int = 10) -> list[int]:
-    """List the passages of the examples of datasets.
-
-    Args:
-        datasets: With the column `passage_ids`.
-        num_passages: Largest number of passages of an example.
-
-    Returns:
-        Their ids, each once, in ascending order.
-    """
+    """List the first `num_passages` of the `passage_ids` of each example: each id once, in ascending order."""
     return sorted({number for dataset in datasets for row in dataset["passage_ids"] for number in row[:num_passages]})
 
 
 class PassageCache(StateStore):
-    """Encoded passages in a folder, as a RADA reads them.
-
-    Args:
-        folder: Written by `build_passage_cache`.
-        source: The expected source of the states, see `describe_source`; None accepts any.
-
-    Raises:
-        FileNotFoundError: There is no complete cache.
-        ValueError: The cache has another source, or a file is damaged.
-    """
+    """Encoded passages in a folder that `build_passage_cache` wrote, as a RADA reads them; see `StateStore`."""
 
     def read_vectors(self, passage_ids: torch.Tensor) -> torch.Tensor:
-        """Read the mean states of passages.
-
-        Args:
-            passage_ids: `[...]`.
-
-        Returns:
-            `[..., hidden_size]`, float32.
-
-        Raises:
-            ValueError: A passage is not in the cache.
-        """
+        """Read the mean states of passages `[...]`, as `[..., hidden_size]`, float32."""
         rows = self.read(passage_ids.flatten().cpu().numpy(), means=True)
         return torch.stack(rows).view(*passage_ids.shape, -1)
 
@@ -100,9 +68,6 @@ class PassageCache(StateStore):
         Returns:
             `[rows, passage_length, hidden_size]`, bfloat16, zeros at padding, and the mask
             `[rows, passage_length]`, bool.
-
-        Raises:
-            ValueError: A passage is not in the cache.
         """
         rows = self.read(passage_ids.cpu().numpy())
         lengths = torch.tensor([len(row) for row in rows])
@@ -127,15 +92,13 @@ def build_passage_cache(
     are encoded again. After a change of the datastore, only the shards with changed passages are.
 
     Args:
-        folder: Folder of the cache; created if missing.
-        model: A RADA; encodes without dropout, on its device.
-        tokenizer: Its tokenizer.
+        folder: Created if missing.
+        model: Encodes without dropout, on its device.
         passages: See `hf_domain.methods.rada.collator.read_token_ids`.
         passages_fingerprint: `datastore.fingerprint`.
         passage_ids: The retrieved passages, see `list_retrieved`.
         batch_size: Passages encoded at once.
-        executor: Where passages are encoded, see `hf_domain.clusters.open_executor`; its workers see the folder.
-            Default: in this process.
+        executor: See `fill_store`.
 
     Raises:
         OSError: The disk is too small; raised with the size, before anything is written.

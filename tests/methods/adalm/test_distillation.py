@@ -126,12 +126,11 @@ def test_captured_states_are_those_of_the_attention(family, layer):
     handle = outer.register_forward_pre_hook(lambda module, inputs: contexts.append(inputs[0]))
     if family != "deberta-v2":
         model.set_attn_implementation("eager")
-    with torch.no_grad():
-        attentions = model(**batch, output_attentions=True).attentions[layer]
-        if family != "deberta-v2":
-            model.set_attn_implementation("sdpa")
-        handle.remove()
-        states = run_to_layer(model, layer, **batch)
+    attentions = model(**batch, output_attentions=True).attentions[layer]
+    if family != "deberta-v2":
+        model.set_attn_implementation("sdpa")
+    handle.remove()
+    states = run_to_layer(model, layer, **batch)
     scores = states.compute_scores("attention", 4)
     real = batch["attention_mask"].bool()
     probabilities = scores.softmax(dim=-1)
@@ -143,9 +142,8 @@ def test_captured_states_are_those_of_the_attention(family, layer):
 def test_shared_projections_of_deberta():
     config = make_config("deberta-v2", share_att_key=True)
     model, batch = AutoModelForMaskedLM.from_config(config).eval(), make_batch(masked=False)
-    with torch.no_grad():
-        attentions = model(**batch, output_attentions=True).attentions[1]
-        states = run_to_layer(model, 1, **batch)
+    attentions = model(**batch, output_attentions=True).attentions[1]
+    states = run_to_layer(model, 1, **batch)
     scores = states.compute_scores("attention", 4)
     real = batch["attention_mask"].bool()
     torch.testing.assert_close(scores.softmax(-1).transpose(1, 2)[real], attentions.transpose(1, 2)[real])
@@ -155,9 +153,8 @@ def test_stopping_changes_nothing_and_leaves_no_hook(family):
     model, batch = make_masked_lm(family), make_batch(masked=False)
     ran = []
     find_layers(model)[1].register_forward_pre_hook(lambda module, inputs: ran.append(1))
-    with torch.no_grad():
-        whole = run_to_layer(model, 0, **batch)
-        stopped = run_to_layer(model, 0, **batch, stop=True)
+    whole = run_to_layer(model, 0, **batch)
+    stopped = run_to_layer(model, 0, **batch, stop=True)
     assert len(ran) == 1
     assert torch.equal(whole.query, stopped.query)
     assert torch.equal(whole.value, stopped.value)
@@ -181,8 +178,7 @@ def test_local_attention_of_the_student():
     batch = make_batch(masked=False)
     student = make_masked_lm("modernbert", dropout=0.0)  # its last layer attends to 4 positions on each side
     terms = DistillationModel(student, teacher)(**batch)
-    with torch.no_grad():
-        theirs, ours = run_to_layer(teacher, -1, **batch), run_to_layer(student, -1, **batch)
+    theirs, ours = run_to_layer(teacher, -1, **batch), run_to_layer(student, -1, **batch)
     position = torch.arange(12)
     window = (position[:, None] - position).abs() <= 4
     expected = 0.0
@@ -330,9 +326,8 @@ def test_padding_never_leaks(family):
     torch.manual_seed(1)
     model = DistillationModel(make_masked_lm(family), make_masked_lm(family)).eval()
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        whole = model(**batch).loss
-        rows = [model(input_ids[real.bool()][None], None).loss for input_ids, real in zip(*batch.values(), strict=True)]
+    whole = model(**batch).loss
+    rows = [model(input_ids[real.bool()][None], None).loss for input_ids, real in zip(*batch.values(), strict=True)]
     torch.testing.assert_close(whole, torch.stack(rows).mean(), rtol=1e-4, atol=1e-5)
 
 
@@ -439,10 +434,9 @@ def test_the_student_alone_is_saved(train, tmp_path):
     loaded, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values())
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        expected = trainer.model.student.eval().base_model(**batch).last_hidden_state
-        assert torch.equal(AutoModel.from_pretrained(folder)(**batch).last_hidden_state, expected)
-        assert torch.equal(loaded.base_model(**batch).last_hidden_state, expected)
+    expected = trainer.model.student.eval().base_model(**batch).last_hidden_state
+    assert torch.equal(AutoModel.from_pretrained(folder)(**batch).last_hidden_state, expected)
+    assert torch.equal(loaded.base_model(**batch).last_hidden_state, expected)
     assert len(AutoTokenizer.from_pretrained(folder)) == len(make_bert_tokenizer())
 
 

@@ -18,15 +18,14 @@ MINILMV2 = DistillationConfig("minilmv2", num_relation_heads=8)
 def test_picked_layers_are_the_teachers(family):
     teacher = make_masked_lm(family)
     batch = make_batch(masked=False)
-    with torch.no_grad():
-        assert torch.equal(pick_layers(teacher, [1, 2])(**batch).logits, teacher(**batch).logits)
-        assert torch.equal(
-            pick_layers(teacher.base_model, [1, 2]).base_model(**batch).last_hidden_state,
-            teacher.base_model(**batch).last_hidden_state,
-        )
-        first = pick_layers(teacher, [1])
-        expected = run_to_layer(teacher, 0, **batch)
-        assert torch.equal(run_to_layer(first, 0, **batch).query, expected.query)
+    assert torch.equal(pick_layers(teacher, [1, 2])(**batch).logits, teacher(**batch).logits)
+    assert torch.equal(
+        pick_layers(teacher.base_model, [1, 2]).base_model(**batch).last_hidden_state,
+        teacher.base_model(**batch).last_hidden_state,
+    )
+    first = pick_layers(teacher, [1])
+    expected = run_to_layer(teacher, 0, **batch)
+    assert torch.equal(run_to_layer(first, 0, **batch).query, expected.query)
     first.get_input_embeddings().weight.data.zero_()
     assert teacher.get_input_embeddings().weight.any()
     if family == "modernbert":
@@ -53,8 +52,7 @@ def test_narrow_layers_keep_the_neurons_with_the_largest_weights(family):
         smallest = sorted(range(48), key=sizes.__getitem__)[:28]
         with torch.no_grad():
             second.weight[:, smallest] = 0
-    with torch.no_grad():
-        torch.testing.assert_close(student(**batch).logits, teacher(**batch).logits)
+    torch.testing.assert_close(student(**batch).logits, teacher(**batch).logits)
     shapes = [tuple(module.weight.shape) for module in find_layers(student)[1].modules() if hasattr(module, "weight")]
     assert (32, 20) in shapes and (32, 48) not in shapes
     assert sum(p.numel() for p in student.parameters()) < sum(p.numel() for p in teacher.parameters())

@@ -130,8 +130,7 @@ def test_equals_the_model_and_converts_both_ways(family, vocabulary):
     batch = make_extended_batch() if vocabulary else make_base_batch()
     adapter = convert_to_adapter(model, make_stock(family)).eval()
     torch.testing.assert_close(predict(adapter, batch), predict(model, batch), rtol=1e-5, atol=1e-5)
-    with torch.no_grad():
-        torch.testing.assert_close(adapter(**batch).loss, model(**batch).loss)  # the stock head's loss and ours
+    torch.testing.assert_close(adapter(**batch).loss, model(**batch).loss)  # the stock head's loss and ours
     back = convert_to_model(adapter)
     assert back.config.to_dict() == model.config.to_dict()
     torch.testing.assert_close(predict(back, batch), predict(model, batch), rtol=1e-5, atol=1e-5)
@@ -459,8 +458,7 @@ def test_compiled_whole(family):
     batch = {key: value for key, value in make_extended_batch().items() if key != "labels"}
     torch._dynamo.reset()
     compiled = torch.compile(model.get_base_model(), fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(**batch).logits, predict(model, batch), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(compiled(**batch).logits, predict(model, batch), rtol=1e-4, atol=1e-4)
 
 
 def test_activation_checkpointing_gives_the_same_gradient(family):

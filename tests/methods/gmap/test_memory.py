@@ -71,9 +71,8 @@ def test_inputs_of_both_tokenizers(tokenizer):
     assert batch["labels"].tolist() == [0, 0]
 
     model = make_gmap(tokenizer, GMapForSequenceClassification, memory_vocab_size=len(memory_tokenizer))
-    with torch.no_grad():
-        together = model(**batch).logits
-        alone = model(**collator([dataset[4]])).logits
+    together = model(**batch).logits
+    alone = model(**collator([dataset[4]])).logits
     torch.testing.assert_close(together[1:], alone, rtol=1e-4, atol=1e-5)
 
 
@@ -112,8 +111,7 @@ def test_cached_states_are_those_of_the_memory(own, tokenizer, tmp_path):
     assert len(cache) == len(dataset) and not left.exists()
     prefix = "memory_" if own else ""
     for row, states in enumerate(cache):
-        with torch.no_grad():
-            expected = model.encode_memory(torch.tensor([dataset[f"{prefix}input_ids"][row]]))[0]
+        expected = model.encode_memory(torch.tensor([dataset[f"{prefix}input_ids"][row]]))[0]
         assert states.dtype == torch.bfloat16
         torch.testing.assert_close(states.float(), expected, rtol=1e-2, atol=2e-2)
     assert {file.suffix for file in (tmp_path / "cache").iterdir()} <= {".json", ".safetensors", ".lock"}
@@ -279,9 +277,8 @@ def test_states_are_placed_at_their_tokens(strategy, side, length, tokenizer, tm
     assert torch.equal(batch["memory_attention_mask"], plain["attention_mask"])
     real = plain["attention_mask"].bool()
     del batch["labels"], plain["labels"]
-    with torch.no_grad():
-        states, expected = (model.model(**inputs).last_hidden_state[real] for inputs in (batch, plain))
-        torch.testing.assert_close(states, expected, rtol=2e-2, atol=2e-2)
+    states, expected = (model.model(**inputs).last_hidden_state[real] for inputs in (batch, plain))
+    torch.testing.assert_close(states, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_dataset_in_another_order(tokenizer, tmp_path):

@@ -72,8 +72,7 @@ def test_states_are_those_of_the_encoder(tmp_path, tokenizer, passages, padding_
     assert mask.sum(1).tolist() == [8, 2, 7]
     for row, number in enumerate([6, 1, 4]):
         ids = torch.tensor([passages["input_ids"][number]])
-        with torch.no_grad():
-            expected = model.model.passage_backbone(ids).last_hidden_state[0]
+        expected = model.model.passage_backbone(ids).last_hidden_state[0]
         torch.testing.assert_close(states[row][mask[row]].float(), expected, rtol=1e-2, atol=1e-2)
         assert (states[row][~mask[row]] == 0).all()
         vector = cache.read_vectors(torch.tensor([[number]]))[0, 0]
@@ -99,9 +98,8 @@ def test_a_model_reads_the_cache_as_it_reads_tokens(scores, tmp_path, tokenizer,
         loss.backward()
         gradients.append(model.model.interface.value.weight.grad.clone())
     torch.testing.assert_close(*gradients, rtol=0.1, atol=0.01)
-    with torch.no_grad():
-        without = model.eval()(**batch, passage_ids=torch.full((4, 3), -1)).logits
-        assert torch.equal(without, model(**batch).logits)
+    without = model.eval()(**batch, passage_ids=torch.full((4, 3), -1)).logits
+    assert torch.equal(without, model(**batch).logits)
 
 
 def test_evaluation_reads_one_passage_and_training_each_once(tmp_path, tokenizer, passages, monkeypatch):
