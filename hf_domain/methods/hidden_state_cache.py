@@ -129,7 +129,7 @@ class StateSource:
     encode: Callable[[list[Inputs]], list[torch.Tensor]]
     """Computes the states of a batch, each `[tokens, *shape]`."""
     shape: tuple[int, ...]
-    """Of the states of one token."""
+    """Shape of the states of one token."""
     keeps_means: bool = False
     """Whether to store also the mean state of each sequence, in float32."""
     grows: str | None = None
