@@ -1,7 +1,6 @@
 """Find the words of a domain from word counts of its text and of general text, so that masking can prefer them."""
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -39,13 +38,9 @@ def load_counts(path: str, tokenizer: PreTrainedTokenizerBase) -> WordCounts:
 
 
 def weigh_words(
-    tokenizer: PreTrainedTokenizerBase,
-    domain: WordCounts,
-    general: WordCounts,
-    rule: Literal["ratio", "keyword", "random"] = "ratio",
-    seed: int = 0,
+    tokenizer: PreTrainedTokenizerBase, domain: WordCounts, general: WordCounts
 ) -> dict[tuple[int, ...], float]:
-    """Choose the words that masking prefers.
+    """Choose the words that masking prefers: the largest ratio of their shares in the domain and in general text.
 
     Our choice: at most 5,000 words, each four times as likely to be predicted as other words.
 
@@ -53,10 +48,6 @@ def weigh_words(
         tokenizer: The model's tokenizer, with a fast backend.
         domain: Counts of the domain's text by this tokenizer.
         general: Counts of general text.
-        rule: "ratio" takes the words with the largest ratio of their shares in the domain and in general text.
-            "keyword" takes those with the largest log-likelihood (Dunning 1993), which favors frequent words. "random"
-            takes as many random words; it is a control that shows the effect of preferring any words.
-        seed: Seed of the random words.
 
     Returns:
         Token ids of a word -> its weight; all other words weigh 1.
@@ -79,17 +70,7 @@ def weigh_words(
         raise ValueError(
             "some words must be more frequent in the domain than in general text, but none is. Check the two files"
         )
-    score = ratio if rule == "ratio" else measure_log_likelihood(counts, totals)
-    preferred = preferred[np.argsort(-score[preferred], kind="stable")][:WORDS]
-    if rule == "random":
-        preferred = np.random.default_rng(seed).choice(len(words), size=len(preferred), replace=False)
+    preferred = preferred[np.argsort(-ratio[preferred], kind="stable")][:WORDS]
     model, ids = tokenizer.backend_tokenizer.model, tokenizer.backend_tokenizer.token_to_id
     pieces = (tuple(ids(token.value) for token in model.tokenize(words[number])) for number in preferred)
     return dict.fromkeys(pieces, BOOST)
-
-
-def measure_log_likelihood(counts: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Return Dunning's G2 of each word, from counts [words, 2] and the totals [2] of two texts."""
-    expected = counts.sum(1, keepdims=True) * totals / totals.sum()
-    terms = np.where(counts > 0, counts * np.log(np.maximum(counts, 1) / expected), 0.0)
-    return 2 * terms.sum(1)

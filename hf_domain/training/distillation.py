@@ -73,7 +73,7 @@ TEXT_OPTIONS = (
     "validation_split_percentage",
 )
 # Options of masked LM that change a checkpoint.
-MASKING = ("objective", "mlm_probability", "whole_word_mask", "word_rule")
+MASKING = ("objective", "mlm_probability", "whole_word_mask")
 # Options that a step sets itself or does not read.
 SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
 

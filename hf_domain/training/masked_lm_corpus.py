@@ -59,9 +59,6 @@ class CorpusArguments:
             "help": "Mask domain words more often: text (or its --counts_file) of the domain, then general text."
         },
     )
-    word_rule: Literal["ratio", "keyword", "random"] = field(
-        default="ratio", metadata={"help": "With --word_counts: how to choose the words to mask more often."}
-    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training examples."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
     preprocessing_num_workers: int | None = field(
@@ -219,6 +216,6 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
     collator = collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
     if args.word_counts is not None:
         domain, general = (load_counts(path, tokenizer) for path in args.word_counts)
-        collator.weights = weigh_words(tokenizer, domain, general, args.word_rule, training_args.seed)
+        collator.weights = weigh_words(tokenizer, domain, general)
         logger.info(f"{len(collator.weights):,} words are masked more often than others")
     return collator

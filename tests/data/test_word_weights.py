@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 
-import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -10,7 +9,7 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokeniz
 
 from hf_domain.data import word_weights
 from hf_domain.data.masking import DataCollatorForWholeWordMask
-from hf_domain.data.word_weights import load_counts, measure_log_likelihood, weigh_words
+from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.tokenization import WordCounts, count_words
 
 GENERAL = ["the court of the state has a view of the matter and the people"] * 40
@@ -43,38 +42,20 @@ def test_counts_are_read_or_made_of_a_text(tokenizer, tmp_path):
 
 
 def test_words_of_the_domain_alone_weigh_more(tokenizer):
-    counts = count(DOMAIN, tokenizer), count(GENERAL, tokenizer)
-    for rule in ("ratio", "keyword"):
-        weights = weigh_words(tokenizer, *counts, rule)
-        assert {"patient", "lymphoma", "liver"} <= spell(tokenizer, weights)
-        assert not {"of", "state", "court"} & spell(tokenizer, weights)
-        assert set(weights.values()) == {4.0}
+    weights = weigh_words(tokenizer, count(DOMAIN, tokenizer), count(GENERAL, tokenizer))
+    assert {"patient", "lymphoma", "liver"} <= spell(tokenizer, weights)
+    assert not {"of", "state", "court"} & spell(tokenizer, weights)
+    assert set(weights.values()) == {4.0}
 
 
-def test_rules_rank_by_ratio_or_by_evidence(monkeypatch):
+def test_words_rank_by_the_ratio_of_their_shares(monkeypatch):
     monkeypatch.setattr(word_weights, "WORDS", 1)
     tokenizer = make_bert_tokenizer()
     splitter = count(["the"], tokenizer).splitter
     domain = WordCounts(splitter, Counter({"the": 1000, "lesion": 10, "patient": 400, "rest": 1000}))
     general = WordCounts(splitter, Counter({"the": 1000, "lesion": 0, "patient": 40, "rest": 5000}))
-    lesion, patient = map(tuple, tokenizer(["lesion", "patient"], add_special_tokens=False)["input_ids"])
-    assert list(weigh_words(tokenizer, domain, general, "ratio")) == [lesion]
-    assert list(weigh_words(tokenizer, domain, general, "keyword")) == [patient]
-    drawn = [list(weigh_words(tokenizer, domain, general, "random", seed)) for seed in range(20)]
-    assert all(len(words) == 1 for words in drawn) and len({*map(tuple, drawn)}) > 1
-
-
-def test_log_likelihood():
-    """Against the G2 statistic of scipy over each word's table."""
-    from scipy.stats import chi2_contingency
-
-    counts, totals = np.array([[30.0, 5.0], [3.0, 40.0]]), np.array([1000, 4000])
-    for (domain, general), value in zip(counts, measure_log_likelihood(counts, totals), strict=True):
-        expected = np.array([domain + general] * 2) * totals / totals.sum()
-        by_hand = 2 * (domain * np.log(domain / expected[0]) + general * np.log(general / expected[1]))
-        assert value == pytest.approx(by_hand)
-        table = [[domain, general], [totals[0] - domain, totals[1] - general]]
-        assert value == pytest.approx(chi2_contingency(table, False, "log-likelihood").statistic, rel=0.05)
+    (lesion,) = map(tuple, tokenizer(["lesion"], add_special_tokens=False)["input_ids"])
+    assert list(weigh_words(tokenizer, domain, general)) == [lesion]
 
 
 def test_other_counts_are_refused(tokenizer):
