@@ -3,7 +3,7 @@
 import statistics
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -16,7 +16,6 @@ from hf_domain.data.files import SPLITS
 from hf_domain.datastore.nearest import search_texts
 from hf_domain.tasks.baseline import make_constants
 from hf_domain.tasks.files import TEXTS, VALUES, Task, find_texts, get_label
-from hf_domain.tasks.labels import name_label
 from hf_domain.tasks.retrieval import find_texts as find_texts_of
 from hf_domain.tasks.retrieval import load_texts
 from hf_domain.tasks.scores import (
@@ -42,6 +41,8 @@ SEARCH = "search by BM25"
 VOTERS = (1, 3, 5, 10, 20, 50)
 # The same for the regularization of the linear model.
 STRENGTHS = (0.1, 1.0, 10.0)
+
+Rows = list[dict[str, Any]]
 
 
 def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str, float]:
@@ -71,7 +72,7 @@ def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str
 def _score_search(file: Path, limit: Any, metric: str, time: int) -> dict[str, float]:
     """Score the search by BM25 once for all rows and seeds; `time` detects a changed file."""
     floors = {MAJORITY: 0.0}
-    with suppress(ModuleNotFoundError):
+    with suppress(ModuleNotFoundError):  # tantivy is an extra
         floors[SEARCH] = search_words(read_examples(file, limit), load_texts(find_texts_of(file)[0]), metric)
     return floors
 
@@ -86,117 +87,126 @@ def _score_floors(kind: str, metric: str, options: tuple, folds: tuple, times: t
         floors[MAJORITY].append(predict_majority(task, splits[0], splits[2]))
         if kind not in TEXTS:
             columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
-            with suppress(ModuleNotFoundError):  # tantivy is an extra
-                floors[NEAREST].append(predict_nearest(task, splits, columns))
+            # A pair is one text.
+            texts = [[" ".join(str(row.get(name) or "") for name in columns) for row in rows] for rows in splits]
+            with suppress(ModuleNotFoundError):
+                floors[NEAREST].append(predict_nearest(task, splits, texts))
             if kind != "similarity":
-                floors[LINEAR].append(predict_from_words(task, splits, columns))
+                floors[LINEAR].append(predict_from_words(task, splits, texts))
     scores = {name: join_predictions(parts).score().compute() for name, parts in floors.items() if parts}
     # A constant has no correlation; the constants of several folds would have a small one.
     return scores | {MAJORITY: 0.0} if kind in VALUES else scores
 
 
-def predict_majority(task: Task, train: list[dict[str, Any]], test: list[dict[str, Any]]) -> Predictions:
+def predict_majority(task: Task, train: Rows, test: Rows) -> Predictions:
     """Predict the same for every example, like a model that learned nothing.
 
     The prediction is the most frequent training label, the best set of labels on the training examples, the mean of a
     regression, only O, or no answer.
     """
-    if task.kind == "classification":
-        majority = Counter(name_label(example["label"]) for example in train).most_common(1)[0][0]
-        return join_labels([[majority]] * len(test), test, task)
-    if task.kind == "multi_label":
-        return join_labels([find_constant_labels(task, train)] * len(test), test, task)
     if task.kind in VALUES:
-        mean = statistics.mean(float(get_label(task.kind, example)) for example in train)
-        return join_values([mean] * len(test), test, task)
+        return join_values([statistics.mean(get_values(task, train))] * len(test), test, task)
     if task.kind == "ner":
         tags = [example["tags"] for example in test]
         return Predictions.of_names([["O"] * len(sentence) for sentence in tags], tags, task.metric)
-    return join_answers({str(example["id"]): "" for example in test}, test, task.metric)
-
-
-def find_constant_labels(task: Task, train: list[dict[str, Any]]) -> list[str]:
-    """Return the set of labels that scores best as the prediction for every training example."""
-    gold = [list_labels(task.kind, example) for example in train]
-    names = sorted({label for labels in gold for label in labels})
-    rows = [[float(name in labels) for name in names] for labels in gold]
-    constants = make_constants("multi_label_classification", rows, len(names))
+    if task.kind == "qa":
+        return join_answers({str(example["id"]): "" for example in test}, test, task.metric)
+    names, matrix = make_matrix(task, train)
+    if task.kind == "classification":
+        majority = Counter(chain(*[list_labels(task.kind, example) for example in train])).most_common(1)[0][0]
+        return join_labels([[majority]] * len(test), test, task)
+    constants = make_constants("multi_label_classification", matrix, len(names))
     sets = [[name for name, logit in zip(names, logits, strict=True) if logit > 0] for logits in constants]
-    return max(sets, key=lambda labels: join_labels([labels] * len(train), train, task).score().compute())
+    best = max(sets, key=lambda labels: join_labels([labels] * len(train), train, task).score().compute())
+    return join_labels([best] * len(test), test, task)
 
 
-def join_texts(splits: list[list[dict[str, Any]]], columns: list[str]) -> list[list[str]]:
-    """Return the text of each example; a pair is one text."""
-    return [[" ".join(str(example.get(name) or "") for name in columns) for example in split] for split in splits]
-
-
-def predict_from_words(task: Task, splits: list[list[dict[str, Any]]], columns: list[str]) -> Predictions:
+def predict_from_words(task: Task, splits: list[Rows], texts: list[list[str]]) -> Predictions:
     """Predict by a linear model of word frequencies; the validation set chooses its regularization.
 
     Args:
         task: A task of texts.
         splits: Training, validation and test examples.
-        columns: Columns of text; a pair is one text.
+        texts: Their texts.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import Ridge
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.svm import LinearSVC
 
-    texts = join_texts(splits, columns)
     # Without letters, as in texts of numbers, nothing would be left of the words; characters are words of Chinese.
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\W\u2e80-\u9fff]+|[\u2e80-\u9fff]"
     )
-    names = sorted({label for example in splits[0] for label in list_labels(task.kind, example)})
+    names, matrix = make_matrix(task, splits[0])
     if not any(map(vectorizer.build_tokenizer(), texts[0])) or len(names) < 2:
         return predict_majority(task, splits[0], splits[2])
-    train, validation, test = vectorizer.fit_transform(texts[0]), *map(vectorizer.transform, texts[1:])
+    features = [vectorizer.fit_transform(texts[0]), *map(vectorizer.transform, texts[1:])]
 
-    def predict(strength: float, features: Any, examples: list[dict[str, Any]]) -> Predictions:
+    def predict(strength: float, part: int) -> Predictions:
         if task.kind in VALUES:
-            values = [float(get_label(task.kind, example)) for example in splits[0]]
-            return join_values(Ridge(1 / strength).fit(train, values).predict(features).tolist(), examples, task)
-        labels = [list_labels(task.kind, example) for example in splits[0]]
+            model = Ridge(1 / strength).fit(features[0], get_values(task, splits[0]))
+            return join_values(model.predict(features[part]).tolist(), splits[part], task)
         model = LinearSVC(C=strength, class_weight="balanced")
-        if task.kind == "multi_label":
-            gold = np.array([[name in own for name in names] for own in labels], dtype=int)
-            with warnings.catch_warnings():  # a label that every example has needs no model
-                warnings.simplefilter("ignore", UserWarning)
-                chosen = OneVsRestClassifier(model).fit(train, gold).predict(features)
-            found = [[name for name, is_it in zip(names, row, strict=True) if is_it] for row in chosen]
-            return join_labels(found, examples, task)
-        found = model.fit(train, [own[0] for own in labels]).predict(features)
-        return join_labels([[str(name)] for name in found], examples, task)
+        if task.kind == "classification":
+            found = model.fit(features[0], matrix.argmax(1)).predict(features[part])
+            return join_labels([[names[number]] for number in found], splits[part], task)
+        with warnings.catch_warnings():  # a label that every example has needs no model
+            warnings.simplefilter("ignore", UserWarning)
+            rows = OneVsRestClassifier(model).fit(features[0], matrix.astype(int)).predict(features[part])
+        return join_labels([[names[number] for number in np.flatnonzero(row)] for row in rows], splits[part], task)
 
-    best = max(STRENGTHS, key=lambda strength: predict(strength, validation, splits[1]).score().compute())
-    return predict(best, test, splits[2])
+    return choose_on_validation(STRENGTHS, predict)
 
 
-def predict_nearest(task: Task, splits: list[list[dict[str, Any]]], columns: list[str]) -> Predictions:
+def predict_nearest(task: Task, splits: list[Rows], texts: list[list[str]]) -> Predictions:
     """Let the training texts that BM25 finds vote with their scores; the validation set chooses their number.
 
     The label with the most votes wins. With several labels, each label with half of the votes wins; numbers are
-    averaged. A text without results gets the most frequent label, or the mean.
-
-    Args:
-        task: A task of texts.
-        splits: Training, validation and test examples.
-        columns: Columns of text; a pair is one text.
+    averaged. A text without results gets the most frequent label, or the mean. Arguments as in `predict_from_words`.
 
     Raises:
         ModuleNotFoundError: tantivy is not installed.
     """
-    texts = join_texts(splits, columns)
-    validation, test = search_texts(texts[0], texts[1:], max(VOTERS))
+    found = search_texts(texts[0], texts[1:], max(VOTERS))
+    names, values = make_matrix(task, splits[0])
 
-    def validate(count: int) -> float:
-        return vote(task, splits[0], validation, splits[1], count).score().compute()
+    def predict(count: int, part: int) -> Predictions:
+        votes = count_votes(values, found[part - 1], count)
+        if task.kind in VALUES:
+            return join_values(votes[:, 0].tolist(), splits[part], task)
+        chosen = [[names[number]] for number in votes.argmax(1)]
+        if task.kind == "multi_label":
+            for row, (numbers, _) in enumerate(found[part - 1]):
+                if numbers:  # neighbors that agree on no label predict none
+                    chosen[row] = [names[number] for number in np.flatnonzero(votes[row] >= 0.5)]
+        return join_labels(chosen, splits[part], task)
 
-    return vote(task, splits[0], test, splits[2], max(VOTERS, key=validate))
+    return choose_on_validation(VOTERS, predict)
 
 
-def search_words(queries: list[dict[str, Any]], passages: dict[str, str], metric: str) -> float:
+def choose_on_validation(options: Sequence[Any], predict: Callable[[Any, int], Predictions]) -> Predictions:
+    """Predict the test set, split 2, with the option that scores best on the validation set, split 1."""
+    best = max(options, key=lambda option: predict(option, 1).score().compute())
+    return predict(best, 2)
+
+
+def make_matrix(task: Task, train: Rows) -> tuple[list[str], np.ndarray]:
+    """Return the names of the labels, and a row of 0 and 1 for each example; the values of a regression."""
+    if task.kind in VALUES:
+        values = np.array(get_values(task, train))[:, None]
+        return [*map(str, np.unique(values))], values
+    labels = [list_labels(task.kind, example) for example in train]
+    names = sorted({*chain(*labels)})
+    return names, np.array([[float(name in own) for name in names] for own in labels])
+
+
+def get_values(task: Task, examples: Rows) -> list[float]:
+    """Return the value of each example of a regression."""
+    return [float(get_label(task.kind, example)) for example in examples]
+
+
+def search_words(queries: Rows, passages: dict[str, str], metric: str) -> float:
     """Return the score of a search by BM25, in percent.
 
     Args:
@@ -213,25 +223,3 @@ def search_words(queries: list[dict[str, Any]], passages: dict[str, str], metric
         [{"corpus_id": names[number], "score": score} for number, score in zip(*each, strict=True)] for each in found
     ]
     return 100 * RetrievalTask(passages).compute_metrics(queries, hits)[metric]
-
-
-def vote(
-    task: Task,
-    train: list[dict[str, Any]],
-    found: list[tuple[list[int], list[float]]],
-    test: list[dict[str, Any]],
-    count: int,
-) -> Predictions:
-    """Predict the vote of the first `count` training examples that were found for each test example."""
-    if task.kind in VALUES:
-        values = np.array([[float(get_label(task.kind, example))] for example in train])
-        return join_values(count_votes(values, found, count)[:, 0].tolist(), test, task)
-    labels = [list_labels(task.kind, example) for example in train]
-    names = sorted({*chain(*labels)})
-    values = np.array([[float(name in own) for name in names] for own in labels])
-    chosen = []
-    for (numbers, _), votes in zip(found, count_votes(values, found, count), strict=True):
-        several = [name for name, share in zip(names, votes, strict=True) if share >= 0.5]
-        # Neighbors that agree on no label predict none.
-        chosen.append(several if task.kind == "multi_label" and numbers else [names[votes.argmax()]])
-    return join_labels(chosen, test, task)
