@@ -144,9 +144,10 @@ class Classification(TaskKind):
         column, names = str(self.args.label_column_name), self.label_names or []
         if does_train:
             check_variety(splits["train"][column], column)
-        if does_train and self.problem_type == "regression":
-            warn_of_units(splits["train"][column], column)
-        check_spread(splits, column, self.problem_type)
+        if self.problem_type == "regression":
+            check_spread(splits, column)
+            if does_train:
+                warn_of_units(splits["train"][column], column)
         self.negative_labels, self.trusts = find_ids(self.args.negative_labels, names), trust_remote_code
         self.choose_metrics()
 
@@ -196,8 +197,22 @@ class Classification(TaskKind):
         return self.compute_metrics(output)
 
     def finish(self, trainer: Trainer) -> None:
-        """Choose the thresholds of several labels."""
-        set_thresholds(trainer)
+        """Choose the thresholds of several labels on the validation set, if there is one; otherwise they are one half.
+
+        They go into `config.label_thresholds`, one probability per label.
+        """
+        config: Any = trainer.model.config  # type: ignore[union-attr]
+        if config.problem_type != "multi_label_classification":
+            return
+        config.label_thresholds = None
+        if trainer.eval_dataset is None:
+            return
+        output = trainer.predict(trainer.eval_dataset)  # type: ignore[arg-type]
+        check_predictions(output.predictions)
+        logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
+        config.label_thresholds = choose_thresholds(logits, np.asarray(output.label_ids))
+        told = [f"{config.id2label[number]} {value:.2f}" for number, value in enumerate(config.label_thresholds)]
+        logger.info(f"Thresholds chosen on the validation set: {', '.join(told)}")
 
     def decode(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> list[dict[str, Any]]:
         """Return the labels of each row with the probabilities of all labels; for a regression, only the value."""
@@ -228,13 +243,7 @@ def tokenize_texts(
     max_seq_length: int | None,
     pad_to_max_length: bool = False,
 ) -> BatchEncoding:
-    """Tokenize texts or pairs of texts.
-
-    Args:
-        texts: One column or two; None, an empty cell of a table, counts as an empty text.
-        max_seq_length: Maximum number of tokens; in a pair, the longer text is truncated first.
-        pad_to_max_length: Pad here instead of per batch.
-    """
+    """Tokenize one column of texts, or two for pairs, of which the longer text is truncated first; None is empty."""
     columns = [[text or "" for text in column] for column in texts]
     padding = "max_length" if pad_to_max_length else False
     return tokenizer(*columns, truncation=True, max_length=max_seq_length, padding=padding)
@@ -248,10 +257,8 @@ def find_model_type(config: Any) -> str:
 def find_vote(config: dict[str, Any], architecture: str = "") -> dict[str, Any] | None:
     """Return the vote of the nearest texts in the configuration of a classifier; None without one, or without a weight.
 
-    Other models that were made from a classifier may have its configuration, but have no vote.
-
     Args:
-        config: Content of a configuration.
+        config: Content of a configuration. Another model that was made from a classifier may have it, but no vote.
         architecture: Name of the model's class. Default: as in the configuration.
     """
     is_classifier = "ForSequenceClassification" in (architecture or str(config.get("architectures")))
@@ -263,27 +270,12 @@ def encode_labels(labels: list[Any], problem_type: str, ids: dict[Any, int], siz
     """Return labels as the model's loss expects them: values, rows of 0 and 1 (multi-label), or ids.
 
     Args:
-        labels: As in the dataset.
-        problem_type: See `find_problem_type`.
+        labels: As in the dataset; `read_labels` has checked them.
         ids: See `find_labels`; unused for regression.
         size: Number of labels that the model has. Default: that of the ids.
-
-    Raises:
-        ValueError: A value is missing, nan or infinite.
     """
     if problem_type == "regression":
-        if None in labels:
-            raise ValueError(
-                "every label of a regression must be a number, but one is empty. Fill it in or drop the example."
-            )
-        values = [float(label) for label in labels]
-        if not np.isfinite(values).all():
-            wrong = int(np.flatnonzero(~np.isfinite(values))[0])
-            raise ValueError(
-                f"every label of a regression must be finite, but one is {values[wrong]}. Correct it or drop the "
-                "example."
-            )
-        return values
+        return [float(label) for label in labels]
     if problem_type == "multi_label_classification":
         rows = np.zeros((len(labels), size or len(ids)), dtype=np.float32)
         for row, names in zip(rows, labels, strict=True):
@@ -299,7 +291,6 @@ def decode_logits(
 
     Args:
         logits: [examples, labels], or a tuple that begins with them.
-        problem_type: As in the model's config.
         thresholds: See `choose_thresholds`; default one half.
 
     Returns:
@@ -343,13 +334,7 @@ def choose_thresholds(logits: np.ndarray, labels: np.ndarray) -> list[float]:
 
 
 def name_predictions(predictions: np.ndarray, problem_type: str, label_names: list[str]) -> list[Any]:
-    """Return for each example a value (regression), a list of label names (multi-label) or a label name.
-
-    Args:
-        predictions: See `decode_logits`.
-        problem_type: See `find_problem_type`.
-        label_names: Names in the order of their ids.
-    """
+    """Return for each prediction of `decode_logits` a value, a list of label names (multi-label) or a label name."""
     if problem_type == "regression":
         return predictions.tolist()
     if problem_type == "multi_label_classification":
@@ -364,18 +349,14 @@ def choose_metrics(
     trust_remote_code: bool = False,
     config: Any = None,
 ) -> Callable[[EvalPrediction], dict[str, Any]]:
-    """Return the metric function of a sequence classifier.
+    """Return the metric function of a sequence classifier, for `Trainer(compute_metrics=...)`.
 
     Args:
-        problem_type: As in the model's config.
         negative_labels: See `compute_single_label_metrics`.
-        metric_name: A metric of this module, or one that `evaluate.load` finds on the Hub or as a local script.
-            Default: all metrics of this module for the problem type.
+        metric_name: One of our metrics, or one that `evaluate.load` finds on the Hub or as a local script. Default: all
+            of ours for the problem type.
         trust_remote_code: Whether `metric_name` may be a script, which runs in this process.
-        config: The model's config; its `label_thresholds`, if set, decide which labels are predicted.
-
-    Returns:
-        A function for `Trainer(compute_metrics=...)`.
+        config: The model's; its `label_thresholds`, if set, decide which labels are predicted.
 
     Raises:
         ValueError: There is no such metric for the problem type.
@@ -411,24 +392,3 @@ def _load_metric(metric_name: str, names: list[str], trust_remote_code: bool) ->
             f"--metric_name must be one of {', '.join(names)}, or a metric that evaluate.load finds, but {metric_name} "
             "is neither. Check the name and the network."
         ) from error
-
-
-def set_thresholds(trainer: Trainer) -> None:
-    """Choose the thresholds of a trained classifier on its validation set, if examples have several labels.
-
-    They go into `config.label_thresholds`, one probability per label, which `hf-domain predict` reads. Without a
-    validation set, every threshold is one half.
-    """
-    model: Any = trainer.model
-    config = model.config
-    if config.problem_type != "multi_label_classification":
-        return
-    config.label_thresholds = None
-    if trainer.eval_dataset is None:
-        return
-    output = trainer.predict(trainer.eval_dataset)  # type: ignore[arg-type]
-    check_predictions(output.predictions)
-    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-    config.label_thresholds = choose_thresholds(logits, np.asarray(output.label_ids))
-    told = [f"{config.id2label[number]} {value:.2f}" for number, value in enumerate(config.label_thresholds)]
-    logger.info(f"Thresholds chosen on the validation set: {', '.join(told)}")

@@ -25,10 +25,7 @@ def read_labels(
 ) -> tuple[str, list[str], dict[Any, int]]:
     """Return the problem type of a task, the names of its labels, and the id of every value.
 
-    Args:
-        splits: Splits of the task; the first one, train, decides.
-        do_regression: See `find_problem_type`.
-        multi_label: See `find_problem_type`.
+    Args as in `find_problem_type`; the first split, train, decides.
 
     Raises:
         ValueError: See `find_problem_type`, `find_labels` and `check_values`.
@@ -61,17 +58,11 @@ def find_problem_type(
     label = next((label for label in dataset[column] if label is not None), None)
     _check_simple(dataset, column, lambda row: locate("train", row))
     holds_lists = isinstance(label, list)
-    if holds_lists and (do_regression or multi_label is False):
+    if multi_label not in (None, holds_lists) or (holds_lists and do_regression):
         raise ValueError(
-            f"lists of labels need multi-label classification, but {column} has {label} and the settings are "
-            f"do_regression={do_regression}, multi_label={multi_label}. Drop the setting, or give each example "
-            "one label."
-        )
-    if multi_label and not holds_lists:
-        raise ValueError(
-            f"multi-label data must have lists of labels, but {column} has {label!r} and the settings are "
-            f"do_regression={do_regression}, multi_label={multi_label}. Put the labels into lists, or drop the "
-            "setting."
+            f"multi-label data must have lists of labels, and other data none, but {column} has {label!r} and the "
+            f"settings are do_regression={do_regression}, multi_label={multi_label}. Drop the setting, or change the "
+            "labels."
         )
     if isinstance(label, str):
         _check_numbers(dataset, column, do_regression, locate)
@@ -319,27 +310,18 @@ def warn_of_units(values: Iterable[float], column: str) -> None:
 
 
 def check_variety(labels: Iterable[Any], column: str) -> None:
-    """Raise a ValueError if all training labels are the same.
-
-    Args:
-        labels: Labels of the training examples; a list is a set of labels.
-    """
-    values = iter(labels)
-    first = next(values, None)
-    first = sorted(first) if isinstance(first, list) else first
-    if all((sorted(value) if isinstance(value, list) else value) == first for value in values):
+    """Raise a ValueError if all training labels are the same; a list is a set of labels."""
+    found = {str(sorted(label) if isinstance(label, list) else label) for label in labels}
+    if len(found) < 2:
         raise ValueError(
-            f"training needs at least two different labels, but {column} is {first!r} everywhere in train. "
+            f"training needs at least two different labels, but {column} is {', '.join(found)} everywhere in train. "
             "Check the column, or add examples with other labels; --max_train_samples takes the first ones."
         )
 
 
-def check_spread(splits: DatasetDict, column: str, problem_type: str) -> None:
-    """Raise a ValueError if a held-out split of a regression has one value: a correlation needs two.
-
-    The metrics would say so only after the training.
-    """
-    for split, dataset in splits.items() if problem_type == "regression" else ():
+def check_spread(splits: DatasetDict, column: str) -> None:
+    """Raise a ValueError if a held-out split has one value; the metrics would do so only after the training."""
+    for split, dataset in splits.items():
         if split != "train" and column in dataset.column_names and len(found := {*dataset[column]}) == 1:
             raise ValueError(
                 f"a correlation needs at least two different values, but {column} is {found.pop()} everywhere in "
@@ -348,15 +330,7 @@ def check_spread(splits: DatasetDict, column: str, problem_type: str) -> None:
 
 
 def find_ids(names: str | None, label_names: list[str]) -> list[int]:
-    """Return the ids of labels.
-
-    Args:
-        names: Names as a,b; None for none.
-        label_names: All labels in the order of their ids.
-
-    Raises:
-        ValueError: There is no such label.
-    """
+    """Return the ids of labels that are named as a,b, or raise a ValueError if there is no such label."""
     named = names.split(",") if names else []
     for name in named:
         if name not in label_names:

@@ -7,14 +7,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from datasets import Dataset, DatasetDict
 
 from hf_domain import extras
 from hf_domain.checks import check_metrics
 from hf_domain.data.json_lines import read_rows
-from hf_domain.tasks.labels import Locate, check_values
+from hf_domain.tasks.labels import Locate, check_spread, check_values
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -33,28 +33,7 @@ def explain_missing() -> str | None:
 def check_scores(splits: DatasetDict, column: str, locate: Locate) -> None:
     """Raise a ValueError unless scores are finite numbers, and differ in a held-out split: a correlation needs that."""
     check_values(splits, column, locate)
-    for split, dataset in splits.items():
-        if split != "train" and len(found := {*dataset[column]}) == 1:
-            raise ValueError(
-                f"a correlation needs at least two different scores, but {column} is {found.pop()} everywhere in "
-                f"{split}. Score other pairs."
-            )
-
-
-class SentenceTask(Protocol):
-    """A task of sentence embeddings."""
-
-    deciding: str
-    """The metric that decides, as sentence-transformers calls it."""
-
-    def make_evaluator(self, rows: Rows, batch_size: int) -> Any:
-        """Return sentence-transformers' evaluator for examples."""
-
-    def score(self, model: "SentenceTransformer", rows: Rows, batch_size: int) -> tuple[Metrics, list[Any]]:
-        """Return the metrics of examples, and a prediction for each."""
-
-    def make_pairs(self, rows: Rows) -> Dataset:
-        """Return the examples as pairs of texts to train on; those of a similarity have a `score` from 0 to 1."""
+    check_spread(splits, column)
 
 
 @dataclass(frozen=True)
@@ -66,9 +45,10 @@ class SimilarityTask:
     scores: str
     """The column of scores, on any scale."""
     deciding: str = "spearman_cosine"
+    """The metric that decides, as sentence-transformers calls it."""
 
     def make_evaluator(self, rows: Rows, batch_size: int) -> Any:
-        """See `SentenceTask`."""
+        """Return sentence-transformers' evaluator for examples."""
         from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
         first, second = ([str(row[column] or "") for row in rows] for column in self.columns)
@@ -76,7 +56,7 @@ class SimilarityTask:
         return EmbeddingSimilarityEvaluator(first, second, scores, batch_size=batch_size, main_similarity="cosine")
 
     def score(self, model: "SentenceTransformer", rows: Rows, batch_size: int) -> tuple[Metrics, list[Any]]:
-        """See `SentenceTask`."""
+        """Return the metrics of examples, and a prediction for each."""
         from sentence_transformers.util import pairwise_cos_sim
 
         evaluator, embeddings = self.make_evaluator(rows, batch_size), []
@@ -92,7 +72,7 @@ class SimilarityTask:
         return metrics, pairwise_cos_sim(*embeddings).tolist()
 
     def make_pairs(self, rows: Rows) -> Dataset:
-        """See `SentenceTask`; the smallest score of the examples becomes 0, the largest 1."""
+        """Return the examples as pairs of texts to train on, with a `score`: 0 for the smallest, 1 for the largest."""
         scores = [float(row[self.scores]) for row in rows]
         low, high = min(scores), max(scores)
         if low == high:
@@ -110,7 +90,7 @@ class RetrievalTask:
     deciding: str = f"cosine_ndcg@{DEPTH}"
 
     def make_evaluator(self, rows: Rows, batch_size: int) -> Any:
-        """See `SentenceTask`."""
+        """See `SimilarityTask`."""
         from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
         from sentence_transformers.util import cos_sim
 
@@ -129,7 +109,7 @@ class RetrievalTask:
         )
 
     def score(self, model: "SentenceTransformer", rows: Rows, batch_size: int) -> tuple[Metrics, list[Any]]:
-        """See `SentenceTask`."""
+        """See `SimilarityTask`."""
         with tempfile.TemporaryDirectory() as folder:
             metrics = self.make_evaluator(rows, batch_size)(model, output_path=folder)
             (file,) = Path(folder).glob("*predictions*.jsonl")
@@ -147,9 +127,13 @@ class RetrievalTask:
         return {name.replace("@k", f"_at_{DEPTH}"): float(by_depth[DEPTH]) for name, by_depth in found.items()}
 
     def make_pairs(self, rows: Rows) -> Dataset:
-        """See `SentenceTask`; a query makes a pair with each of its passages."""
+        """Return pairs of texts to train on: a query with each of its passages."""
         pairs = [(row["query"], passage) for row in rows for passage in row["passages"]]
         return Dataset.from_dict({"query": [query for query, _ in pairs], "passage": [text for _, text in pairs]})
+
+
+SentenceTask: TypeAlias = SimilarityTask | RetrievalTask
+"""A task of sentence embeddings."""
 
 
 def rename_metrics(metrics: Mapping[str, Any]) -> Metrics:

@@ -142,7 +142,7 @@ def make_trainer(
     Args:
         model: See `load_encoder`.
         args: Without a learning rate they get `FineTuner`'s.
-        pairs: See `SentenceTask.make_pairs`.
+        pairs: See `make_pairs` of the task.
         evaluator: Evaluator on the validation data.
     """
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments

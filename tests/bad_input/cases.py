@@ -430,7 +430,7 @@ NER = list_cases(
     ("", "tags", {"ner/train.jsonl": change(None, tags=...)}),
     ("", "tags is empty|line 5|train", {"ner/train.jsonl": change(tokens=["a"], tags=[None])}),
     ("", "column tokens|validation", {"ner/validation.jsonl": change(None, tokens=...)}),
-    ("", "tags is 'O' everywhere in train", change_splits("ner", tokens=["{split}"], tags=["O"])),
+    ("", "tags is O everywhere in train", change_splits("ner", tokens=["{split}"], tags=["O"])),
     *(
         ("", "none is O", change_splits("ner", tokens=["{split}", "b"], tags=tags))
         for tags in ([1, 0], ["Disease", "none"])

@@ -117,8 +117,8 @@ def test_a_pair_is_read_whole(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "row", "found"),
     [
-        ("classification", RIGHT["classification"], "label is 'cat' everywhere in train"),
-        ("ner", {"tokens": ["a"], "tags": ["O"]}, "tags is 'O' everywhere in train"),
+        ("classification", RIGHT["classification"], "label is cat everywhere in train"),
+        ("ner", {"tokens": ["a"], "tags": ["O"]}, "tags is O everywhere in train"),
         ("ner", {"tokens": ["a", "cat"], "tags": ["Animal", "Place"]}, "none is O: Animal, Place"),
         ("qa", RIGHT["qa"] | {"answers": {"text": [], "answer_start": []}}, "answers, but train has none"),
         ("multi_label", {"text": "a", "label": []}, "label is [] everywhere in train"),
