@@ -300,12 +300,7 @@ def tokenize_questions(
 
 
 def cut_windows(examples: dict[str, list], features: BatchEncoding) -> list[list[str]]:
-    """Return the question and the part of the context of every feature, as two columns, for a second tokenizer.
-
-    Args:
-        examples: Input of `tokenize_questions`.
-        features: Output of `tokenize_questions`.
-    """
+    """Return the question and the part of the context of every feature of `tokenize_questions`, as two columns."""
     rows = {name: row for row, name in enumerate(examples["id"])}
     questions, contexts = [], []
     for name, offsets in zip(features["example_id"], features["offset_mapping"], strict=True):
@@ -323,30 +318,25 @@ def check_questions(splits: Mapping[str, Iterable[dict[str, Any]]], locate: Loca
         splits: Rows with `id`, `question`, `context` and, if known, `answers`.
     """
     for split, examples in splits.items():
-        _check_split(examples, split, locate)
-
-
-def _check_split(examples: Iterable[dict[str, Any]], split: str, locate: Locate) -> None:
-    ids = set()
-    for row, example in enumerate(examples):
-        for column in ("id", "question", "context"):
-            if column in example and (example[column] is None or (column != "context" and example[column] == "")):
+        ids = set()
+        for row, example in enumerate(examples):
+            for column in ("id", "question", "context"):
+                if column in example and (example[column] is None or (column != "context" and example[column] == "")):
+                    raise ValueError(
+                        f"every question must have an id, a text and a context, but {column} is empty in "
+                        f"{locate(split, row)}. Fill it in or drop the question."
+                    )
+            if example["id"] in ids:
                 raise ValueError(
-                    f"every question must have an id, a text and a context, but {column} is empty in "
-                    f"{locate(split, row)}. Fill it in or drop the question."
+                    f"every question must have a unique id, but {example['id']} occurs twice in {split}, the second "
+                    f"time in {locate(split, row)}. Give the questions different ids."
                 )
-        if example["id"] in ids:
-            raise ValueError(
-                f"every question must have a unique id, but {example['id']} occurs twice in {split}, the second time "
-                f"in {locate(split, row)}. Give the questions different ids."
-            )
-        ids.add(example["id"])
-        if "answers" in example:
-            _check_answers(example, split, partial(locate, split, row))
+            ids.add(example["id"])
+            if "answers" in example:
+                _check_answers(example["answers"], example["context"], partial(locate, split, row))
 
 
-def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str]) -> None:
-    answers = example["answers"]
+def _check_answers(answers: Any, context: str, locate: Callable[[], str]) -> None:
     columns: list[Any] = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
     if len(columns) < 2 or not all(isinstance(column, list) for column in columns) or len({*map(len, columns)}) > 1:
         raise ValueError(
@@ -359,16 +349,11 @@ def _check_answers(example: dict[str, Any], split: str, locate: Callable[[], str
                 f"an answer must be a text and the position of its first character, but is {text!r} at {start!r} in "
                 f"{locate()}. Correct the answer; leave both lists empty for a question without an answer."
             )
-        if start == -1:
+        if start < 0 or context[start : start + len(text)] != text:
+            found = f"has {context[start : start + len(text)]!r} there" if start >= 0 else "does not"
             raise ValueError(
-                f"the context must contain all answers, but that of id {example['id']} of {split} does not contain "
-                f"{text!r}, in {locate()}. Correct the answer or drop the question."
-            )
-        found = example["context"][start : start + len(text)]
-        if found != text:
-            raise ValueError(
-                f"the context must contain the answer at answer_start, but for id {example['id']} of {split} it has "
-                f"{found!r} there instead of {text!r}, in {locate()}. Correct answer_start, which counts characters."
+                f"the context must contain the answer {text!r} at answer_start, counted in characters, but {found}, in "
+                f"{locate()}. Correct the answer or drop the question."
             )
 
 

@@ -6,7 +6,7 @@ function of the values, or of their ranks in the resample.
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -152,12 +152,14 @@ class Predictions:
             return ExampleCounts(column, np.zeros_like(column), np.zeros_like(column), "mean")
         if self.metric in METRICS["regression"]:
             return ExampleValues(np.array(self.scores), np.array(self.values), by_rank=self.metric == "spearman")
-        predicted, gold = (
-            [[self.labels[number] for number in row] for row in rows] for rows in (self.predicted, self.gold)
-        )
+        predicted, gold = self.name(self.predicted), self.name(self.gold)
         if self.metric in METRICS["ner"]:
             return score_tags(predicted, gold, self.metric)
         return score_labels(predicted, gold, self.metric, self.ignored)
+
+    def name(self, rows: list[list[int]]) -> list[list[str]]:
+        """Return the names of label ids."""
+        return [[self.labels[number] for number in row] for row in rows]
 
     def measure_agreement(self, other: Self) -> float:
         """Return the share of texts, or of words of sentences, that another run predicts alike; scores up to 0.001.
@@ -168,7 +170,7 @@ class Predictions:
             return 0.0
         if self.scores:
             return float(np.mean(np.isclose(self.scores, other.scores, atol=1e-3)))
-        own, others = ([[each.labels[number] for number in row] for row in each.predicted] for each in (self, other))
+        own, others = self.name(self.predicted), other.name(other.predicted)
         if self.metric in METRICS["ner"]:
             pairs = [pair for rows in zip(own, others, strict=True) for pair in zip(*rows, strict=False)]
             return float(np.mean([word == other_word for word, other_word in pairs]))
@@ -205,15 +207,13 @@ def _read_ids(text: str) -> list[int]:
 
 def join_predictions(parts: Sequence[Predictions]) -> Predictions:
     """Join the predictions for parts of a test set, such as folds."""
-    labels = sorted({label for part in parts for label in part.labels})
-    ids = {label: number for number, label in enumerate(labels)}
-
-    def join(name: str) -> list[list[int]]:
-        return [[ids[part.labels[number]] for number in row] for part in parts for row in getattr(part, name)]
-
+    predicted, gold = [], []
+    for part in parts:
+        predicted += part.name(part.predicted)
+        gold += part.name(part.gold)
+    joined = Predictions.of_names(predicted, gold, parts[0].metric, parts[0].ignored)
     scores, values = ([x for part in parts for x in getattr(part, name)] for name in ("scores", "values"))
-    first = parts[0]
-    return Predictions(first.metric, labels, join("gold"), join("predicted"), first.ignored, scores, values)
+    return replace(joined, scores=scores, values=values)
 
 
 def read_predictions(
@@ -222,11 +222,9 @@ def read_predictions(
     """Read a command's predictions for a split of its task, or of a fold.
 
     Args:
-        task: The task whose files the command read.
-        flags: The command's flags.
-        folder: The plan's folder.
-        output_dir: The command's output folder.
-        fold: Number of the fold, if the task has folds.
+        flags: The command's.
+        folder: The plan's.
+        output_dir: The command's.
         split: test or validation.
     """
     limit, prefix = {"test": ("max_predict_samples", "predict"), "validation": ("max_eval_samples", "eval")}[split]
@@ -239,7 +237,10 @@ def read_predictions(
         return join_answers(read_answers(output_dir, prefix), examples, task.metric)
     lines = read_labels(output_dir, names[0])
     if task.kind == "retrieval":
-        return join_scores([json.loads(line)[task.metric] for line in lines], examples, task.metric)
+        scores = [json.loads(line)[task.metric] for line in lines]
+        if len(scores) != len(examples):
+            raise ValueError(f"every query must have a score, but {len(scores)} of {len(examples)} have one")
+        return Predictions(task.metric, [], [], [], scores=scores)
     if task.kind in VALUES:
         return join_values([float(line) for line in lines], examples, task)
     labels = [json.loads(line) for line in lines] if task.kind == "multi_label" else [[line] for line in lines]
@@ -263,17 +264,6 @@ def join_values(values: Sequence[float], examples: list[dict[str, Any]], task: T
     """Pair the predicted value of each example with the gold one."""
     gold = [float(get_label(task.kind, example)) for example in examples]
     return Predictions(task.metric, [], [], [], scores=list(values), values=gold)
-
-
-def join_scores(scores: Sequence[float], examples: list[dict[str, Any]], metric: str) -> Predictions:
-    """Pair the score of each query with the queries.
-
-    Raises:
-        ValueError: A query has none.
-    """
-    if len(scores) != len(examples):
-        raise ValueError(f"every query must have a score, but {len(scores)} of {len(examples)} have one")
-    return Predictions(metric, [], [], [], scores=list(scores))
 
 
 def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric: str) -> Predictions:
@@ -302,14 +292,7 @@ def score_labels(
     metric: str,
     ignored: Sequence[str] = (),
 ) -> ExampleCounts:
-    """Score classification by one label or several.
-
-    Args:
-        predictions: The labels of each example.
-        references: The gold labels, in the same form.
-        metric: One of `METRICS`.
-        ignored: Labels without an F1 of their own.
-    """
+    """Score classification by the labels of each example, one or several; `ignored` have no F1 of their own."""
     classes = sorted({label for rows in (predictions, references) for row in rows for label in row} - {*ignored})
     predicted, gold = (
         np.array([[name in row for name in classes] for row in rows], dtype=float) for rows in (predictions, references)
@@ -331,12 +314,8 @@ def score_tags(predictions: list[list[str]], references: list[list[str]], metric
             )
     # Words beyond the longest input count as O, which misses their entities.
     predictions = [tags + ["O"] * (len(gold) - len(tags)) for tags, gold in zip(predictions, references, strict=True)]
-    if metric == "entity_f1":
-        return _count_entities(predictions, references)
-    return _count_tokens(predictions, references)
-
-
-def _count_entities(predictions: list[list[str]], references: list[list[str]]) -> ExampleCounts:
+    if metric != "entity_f1":
+        return _count_tokens(predictions, references)
     pairs = [(_find_entities(*p), _find_entities(*g)) for p, g in zip(predictions, references, strict=True)]
     counts = np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=float)
     return ExampleCounts(counts[:, :1], counts[:, 1:2], counts[:, 2:], "micro")

@@ -266,16 +266,7 @@ def tokenize_words(
         The model's inputs of each window; `labels`, -100 for tokens that are not scored; `words`, the numbers of the
         words that are scored in the window; `start` and `end`, its first word and the one behind its last; `begins`,
         whether it is the first window of its sentence.
-
-    Raises:
-        ValueError: The numbers of labels and words of a sentence differ.
     """
-    for sentence, word_labels in zip(words, labels, strict=True):
-        if len(sentence) != len(word_labels):
-            raise ValueError(
-                f"every word must have a label, but there are {len(word_labels)} labels for {len(sentence)} "
-                f"words: {' '.join(sentence[:10])} ... Correct this sentence."
-            )
     limit = min(max_seq_length or tokenizer.model_max_length, tokenizer.model_max_length)
     encodings, word_ids = encode_words(words, tokenizer)
     cuts = [[(0, len(sentence))] for sentence in words]

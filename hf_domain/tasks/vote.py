@@ -38,7 +38,6 @@ class NearestVote:
     """The vote of labeled texts, for the texts of one or more splits.
 
     Args:
-        problem_type: As in the model's config.
         values: [texts, labels] of the labeled texts: 1 for each label of a text, or for a regression its value.
         found: For each split and each of its texts, the numbers of the nearest labeled texts and their scores.
         label_column: Column of the labels.
@@ -91,13 +90,11 @@ class NearestVote:
 def make_vote(
     texts: Sequence[str], labels: Sequence[Any], queries: Mapping[str, Sequence[str]], config: Any, label_column: str
 ) -> NearestVote:
-    """Search the nearest labeled texts of every query.
+    """Search the nearest labeled texts of the texts of each split.
 
     Args:
-        texts: The labeled texts.
-        labels: Their labels, as Trainer reads them.
-        queries: Texts of each split.
-        config: The model's, with `problem_type`, `num_labels` and perhaps a `nearest_vote`.
+        labels: As Trainer reads them.
+        config: The model's; a `nearest_vote` says how many texts vote, with which weight.
 
     Raises:
         ModuleNotFoundError: tantivy is not installed.
@@ -116,8 +113,6 @@ def load_vote(kind: TaskKind, splits: DatasetDict, config: Any, does_train: bool
 
     Args:
         kind: A classification, which has read the splits.
-        splits: Training, validation and test texts.
-        config: The model's; without a training, its `nearest_vote` says how many texts vote, with which weight.
 
     Raises:
         ModuleNotFoundError: tantivy is not installed.
@@ -173,14 +168,14 @@ def load_labeled(labeled: Dataset, columns: Sequence[str], queries: Sequence[str
         labeled = splits["labeled"]
         names, numbers = find_labels(splits, name)
         own = {label: number for number, label in config.id2label.items()}
-        several = config.problem_type == "multi_label_classification"
-        used = {names[numbers[value]] for value in (chain(*labeled[name]) if several else labeled[name])}
-        if unknown := used - {*own}:
-            raise ValueError(
-                f"the labels must be those of the model ({', '.join(sorted(own))}), but the labeled texts "
-                f"have {', '.join(sorted(unknown))}. Rename the labels, or leave these texts out."
-            )
         ids = {value: own[names[number]] for value, number in numbers.items() if names[number] in own}
+        several = config.problem_type == "multi_label_classification"
+        if unknown := {*(chain(*labeled[name]) if several else labeled[name])} - {*ids}:
+            raise ValueError(
+                f"the labels must be those of the model ({', '.join(sorted(own))}), but the labeled texts have "
+                f"{', '.join(sorted(names[numbers[value]] for value in unknown))}. Rename the labels, or leave these "
+                "texts out."
+            )
     labels = encode_labels(labeled[name], config.problem_type, ids, config.num_labels)
     texts = join_columns(labeled, columns)
     known = {*texts}
@@ -208,12 +203,10 @@ def set_vote(trainer: Any) -> None:
     vote.choose(logits, np.asarray(output.label_ids), "validation")
     chosen = {"count": vote.count, "weight": vote.weight, "label_column": vote.label_column}
     trainer.model.config.nearest_vote = chosen
-    logger.info(
-        f"The vote of the nearest training texts, chosen on the validation set: {vote.count}, with weight "
-        f"{vote.weight:.2f}"
-        if vote.weight
-        else "On the validation set, no vote of the nearest training texts is better than the model alone."
-    )
+    if vote.weight == 0:
+        logger.info("On the validation set, no vote of the nearest training texts is better than the model alone.")
+    else:
+        logger.info(f"On the validation set, {vote.count} nearest training texts vote, with weight {vote.weight:.2f}")
 
 
 def join_columns(rows: Dataset, columns: Sequence[str]) -> list[str]:
@@ -254,9 +247,8 @@ def mix_votes(logits: np.ndarray, votes: np.ndarray, weight: float, problem_type
 
     Args:
         logits: [texts, labels].
-        votes: [texts, labels], see `count_votes`.
+        votes: The same shape, see `count_votes`.
         weight: Share of the votes.
-        problem_type: As in the model's config.
     """
     if weight == 0:
         return logits
@@ -280,7 +272,6 @@ def measure_loss(logits: np.ndarray, gold: np.ndarray, problem_type: str) -> flo
     Args:
         logits: [texts, labels].
         gold: The same shape, see `make_matrix`.
-        problem_type: As in the model's config.
     """
     own, target = torch.from_numpy(logits).double(), torch.from_numpy(gold)
     if problem_type == "regression":
