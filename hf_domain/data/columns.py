@@ -167,10 +167,8 @@ def find_document_columns(dataset: Data, names: str | None = None, *, option: st
     Raises:
         ValueError: A named column is missing or has no text, or no column is named and the choice is unclear.
     """
-    if names is not None:
-        return check_text_columns(dataset, names, option)
-    columns = find_text_columns(dataset, option=option)
-    if [*_list_kinds(dataset)] != ["text"]:  # the only column of a .txt file
+    columns = find_text_columns(dataset, names, option=option)
+    if names is None and [*_list_kinds(dataset)] != ["text"]:  # the only column of a .txt file
         logger.info(describe_columns(dataset, columns))
     return columns
 

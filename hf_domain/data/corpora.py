@@ -210,12 +210,8 @@ def map_once(documents: Dataset, function: Callable[..., dict[str, list]], optio
 def _map_batches(texts: list[str], function: Callable[..., dict[str, list]], executor: Executor) -> dict[str, list]:
     """Return the examples of texts, tokenized in the batches in which one process tokenizes them."""
     batches = [texts[start : start + DOCUMENTS_PER_BATCH] for start in range(0, len(texts), DOCUMENTS_PER_BATCH)]
-    parts = [*map_in_order(executor, _call_on_batch, batches, function)]
+    parts = [*map_in_order(executor, function, batches)]
     return {column: [*chain.from_iterable(part[column] for part in parts)] for column in parts[0]}
-
-
-def _call_on_batch(texts: list[str], function: Callable[..., dict[str, list]]) -> dict[str, list]:
-    return function(texts)
 
 
 def check_length(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:
@@ -245,50 +241,12 @@ def check_batch(examples: Dataset | IterableDataset, batch_size: int) -> None:
         )
 
 
-def check_known(examples: Any, tokenizer: PreTrainedTokenizerBase, split: str) -> None:
-    """Raise a ValueError if the tokenizer knows no token of a split, and warn if it knows too few of them.
-
-    Masked LM neither masks nor predicts unknown tokens.
-
-    Args:
-        examples: With `input_ids`.
-    """
-    share = measure_unknown(examples, tokenizer)
-    if share == 1:
-        raise ValueError(
-            f"the tokenizer must know the text, but every token of {split} is {tokenizer.unk_token}. Use an encoder "
-            f"for the language and the script of the text.{advise_on_long_words(tokenizer)}"
-        )
-    warn_of_unknown(share, tokenizer, split)
-
-
-def warn_of_unknown(share: float, tokenizer: PreTrainedTokenizerBase, split: str) -> None:
-    """Warn if this share of the tokens of a split, which are unknown, is large."""
-    if share > MOST_UNKNOWN:
-        logger.warning(
-            f"{share:.0%} of the tokens of {split} are {tokenizer.unk_token}: the tokenizer does not know these words. "
-            f"Use an encoder for the language and the script of the text.{advise_on_long_words(tokenizer)}"
-        )
-
-
-def advise_on_long_words(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what to do about long words, such as names of compounds, that WordPiece turns into one unknown token."""
-    model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else None
-    longest = getattr(model, "max_input_chars_per_word", None)
-    if longest is None:
-        return ""
-    return (
-        f" Words of more than {longest} characters are always unknown: if the text has such words, raise "
-        "max_input_chars_per_word in tokenizer.json, and name TokenizersBackend as tokenizer_class in "
-        "tokenizer_config.json, because BertTokenizer resets it."
-    )
-
-
-def measure_unknown(examples: Any, tokenizer: PreTrainedTokenizerBase) -> float:
-    """Return the share of unknown tokens among those of text, in a sample of examples.
+def check_known(examples: Any, tokenizer: PreTrainedTokenizerBase, split: str, must_know: bool = True) -> None:
+    """Warn if the tokenizer knows too few tokens of a split, in a sample of its examples.
 
     Args:
         examples: With `input_ids`; a stream is sampled at its start.
+        must_know: Raise a ValueError if it knows none: masked LM neither masks nor predicts unknown tokens.
     """
     unknown, special = tokenizer.unk_token_id, {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     if isinstance(examples, Dataset):
@@ -297,7 +255,25 @@ def measure_unknown(examples: Any, tokenizer: PreTrainedTokenizerBase) -> float:
     read = (row["input_ids"] for row in rows)
     flat = (ids if not ids or isinstance(ids[0], int) else chain(*ids) for ids in read)  # an example may be several
     tokens = [token for ids in flat for token in ids if token not in special]
-    return tokens.count(unknown) / len(tokens) if tokens else 0.0
+    share = tokens.count(unknown) / len(tokens) if tokens else 0.0
+    if share <= MOST_UNKNOWN:
+        return
+    advice = "Use an encoder for the language and the script of the text."
+    model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else None
+    if longest := getattr(model, "max_input_chars_per_word", None):  # names of compounds are longer
+        advice += (
+            f" Words of more than {longest} characters are always unknown: if the text has such words, raise "
+            "max_input_chars_per_word in tokenizer.json, and name TokenizersBackend as tokenizer_class in "
+            "tokenizer_config.json, because BertTokenizer resets it."
+        )
+    if share == 1 and must_know:
+        raise ValueError(
+            f"the tokenizer must know the text, but every token of {split} is {tokenizer.unk_token}. {advice}"
+        )
+    logger.warning(
+        f"{share:.0%} of the tokens of {split} are {tokenizer.unk_token}: the tokenizer does not know these words. "
+        f"{advice}"
+    )
 
 
 def _select_documents(dataset: Any, text_column: str | None, split: str) -> Any:

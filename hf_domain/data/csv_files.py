@@ -77,7 +77,7 @@ def check_table(file: str) -> Table:
     except StrayQuoteError as error:
         plain = form._replace(quoting=csv.QUOTE_NONE)
         try:
-            _, header = next(read_cells(file, plain))
+            _, header, _ = next(read_cells(file, plain))
             if any('"' in name for name in header):  # whoever quotes the header quotes the cells
                 raise error
             table = _check_cells(file, plain)
@@ -105,20 +105,14 @@ def find_separator(file: str) -> str:
     )
 
 
-def read_cells(file: str, form: Form) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a file, header included, each with the line where it begins.
+def read_cells(file: str, form: Form) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Yield the rows of a file, header included: the line where a row begins, its cells, and its lines.
 
     A quoted cell may contain line breaks. Blank lines are not rows.
 
     Raises:
         StrayQuoteError: Text follows a closing quote, or a quote is never closed.
     """
-    for start, row, _ in _read_rows(file, form):
-        yield start, row
-
-
-def _read_rows(file: str, form: Form) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield rows as `read_cells` does, each with its lines."""
     limit = csv.field_size_limit(2**31 - 1)  # the default, 131,072 characters, is shorter than some documents
     lines: list[str] = []
 
@@ -150,7 +144,7 @@ def _read_rows(file: str, form: Form) -> Iterator[tuple[int, list[str], list[str
 
 def _check_cells(file: str, form: Form) -> Table:
     """Check that all rows have as many cells as the header, and that no quote swallowed a row."""
-    rows = _read_rows(file, form)
+    rows = read_cells(file, form)
     _, header, _ = next(rows)
     kinds: dict[str, set[str]] = {name: set() for name in header}
     values: list[dict[str, int]] = [{} for _ in header]  # a value of a column -> the line where it first stands

@@ -1,13 +1,12 @@
 """Check data files, then load them, so that a long run does not fail on them later.
 
-The check reads every local file once, in about a hundredth of the tokenization time. Errors give file and line.
+The check reads every local file, in about a hundredth of the tokenization time. Errors give file and line.
 `datasets.load_dataset` does the rest.
 """
 
 import filecmp
 import glob
 import gzip
-import hashlib
 import json
 import os
 import zlib
@@ -26,7 +25,7 @@ from tqdm.auto import tqdm
 from hf_domain.data.csv_files import QUOTE_IT, Form, Table, check_table, find_separator, open_bytes, read_cells
 from hf_domain.data.squad import read_squad
 from hf_domain.data.tables import Rows, find_paths, has_splits, join_rows, make_dataset
-from hf_domain.safe_io import is_url, open_url
+from hf_domain.safe_io import fingerprint_files, is_url, open_url
 
 # Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
 SPLITS = ("train", "validation", "test")
@@ -125,18 +124,19 @@ def load_files(
     builders = {file: _get_builder(file) for file in files}
     if len(set(builders.values())) > 1:
         raise ValueError(f"all files of a dataset must have one format, but they have {builders}. Convert them to one.")
-    builder, content = builders[files[0]], None if streaming else hashlib.blake2b(digest_size=8)
-    num_rows = _check_files(files, content)
+    builder, is_local = builders[files[0]], not any(map(is_url, files))
+    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2, disable=None) as progress:
+        num_rows = sum(_check_file(file, progress) for file in files if not is_url(file))
     own_options: dict[str, Any] = {}
     if builder == "csv":
         own_options = _find_csv_options(files)
         num_rows = own_options.pop("num_rows")
     elif builder == "text":
         own_options["encoding"] = "utf-8-sig"
-    if content is not None and not any(map(is_url, files)):
+    if is_local and not streaming:
         # datasets caches a file by path and time only. `cp -p` and `rsync -t` keep the time, so that datasets would
         # return the old content.
-        own_options["name"] = f"content_{content.hexdigest()}"
+        own_options["name"] = f"content_{fingerprint_files(files)[:16]}"
     options = {"split": "train", "streaming": streaming, **own_options, **load_options}
     try:
         rows = load_dataset(builder, data_files=files, **options)
@@ -144,12 +144,12 @@ def load_files(
         cause = str(error.__cause__ or error).partition("\n")[0]
         raise ValueError(f"{', '.join(files)} cannot be read as {builder}: {cause}. Repair the file.") from error
     # pandas takes the first cell of rows that are longer than the header as an index. Local files were checked.
-    if builder == "csv" and any(map(is_url, files)) and INDEX in (rows.column_names or next(iter(rows), {})):
+    if builder == "csv" and not is_local and INDEX in (rows.column_names or next(iter(rows), {})):
         raise ValueError(
             f"each row of a .csv file must have as many cells as its header, but a row of {', '.join(files)} has more. "
             f"{QUOTE_IT.format('commas')}"
         )
-    if isinstance(rows, Dataset) and not any(map(is_url, files)) and len(rows) != num_rows:
+    if isinstance(rows, Dataset) and is_local and len(rows) != num_rows:
         raise ValueError(
             f"all rows of a file must be read, but of the {num_rows:,} rows of {', '.join(files)}, {len(rows):,} are. "
             "Write the file again as .jsonl."
@@ -183,12 +183,6 @@ def _read_squad(file: str) -> list[dict[str, Any]] | None:
         return None  # the check reports it
 
 
-def _check_files(files: Sequence[str], content: Any) -> int:
-    """Check all local files, and return the number of rows of those that are not .csv."""
-    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2, disable=None) as progress:
-        return sum(_check_file(file, progress, content) for file in files if not is_url(file))
-
-
 def _find_csv_options(files: Sequence[str]) -> dict[str, Any]:
     """Return the options of pandas for .csv files, and `num_rows` of the local ones.
 
@@ -210,6 +204,10 @@ def _find_csv_options(files: Sequence[str]) -> dict[str, Any]:
         "converters": dict.fromkeys(texts, _keep_text),
         "num_rows": sum(table.num_rows for table in tables),
     }
+
+
+def _keep_text(cell: str) -> str | None:
+    return cell or None
 
 
 def load_named(name: str, config: str | None = None, *, streaming: bool = False, **options: Any) -> Any:
@@ -293,8 +291,8 @@ def _get_builder(file: str) -> str:
     return BUILDERS[_get_suffix(file)]
 
 
-def _check_file(file: str, progress: tqdm, content: Any) -> int:
-    """Check that a file's lines are UTF-8 and, in .jsonl, JSON objects; add them to the hash `content`, if any.
+def _check_file(file: str, progress: tqdm) -> int:
+    """Check that a file's lines are UTF-8 and, in .jsonl, JSON objects.
 
     Returns:
         The number of its rows; 0 for .csv, whose cells may contain line breaks.
@@ -304,60 +302,39 @@ def _check_file(file: str, progress: tqdm, content: Any) -> int:
             num_rows = pyarrow.parquet.read_metadata(file).num_rows
         except pyarrow.ArrowInvalid as error:
             raise ValueError(f"{file} must be a Parquet file, but is not: {error}. Convert or rename it.") from error
-        if not num_rows:
-            raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
-        if content is not None:
-            with open(file, "rb") as parquet:
-                content.update(hashlib.file_digest(parquet, "blake2b").digest())
-        return num_rows
-    builder = _get_builder(file)
+    else:
+        num_rows = _check_text(file, progress)
+    if not num_rows:
+        raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
+    return 0 if _get_builder(file) == "csv" else num_rows
+
+
+def _check_text(file: str, progress: tqdm) -> int:
+    """Check a file of text line by line, and return the number of its rows, or of its lines if it is .csv."""
     try:
         with open_bytes(file) as lines:
             if _is_array(file, lines):
-                text = lines.read()
-                _update(content, text)
-                num_rows = num_filled = len(_parse(json.loads, text, file, 1))
-            else:
-                parse = _parse_object if builder == "json" else bytes.decode
-                num_rows, num_filled = _check_lines(lines, parse, file, progress, content)
+                return len(_parse(json.loads, lines.read(), file, 1))
+            parse = _parse_object if _get_builder(file) == "json" else bytes.decode
+            num_lines = num_filled = 0
+            for number, line in enumerate(lines, 1):
+                progress.update(len(line))
+                # As in `datasets`, a carriage return ends a line, too.
+                num_lines += 1 + line.removesuffix(b"\n").removesuffix(b"\r").count(b"\r")
+                if not line.isspace():
+                    _parse(parse, line.rstrip(), file, number)  # an error at the newline would name the next line
+                    num_filled += 1
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(
             f"{file} must be a complete gzip file, but cannot be unpacked: {error}. Compress it again, or drop the "
             "extension .gz."
         ) from error
-    if not num_filled:
-        raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
-    _update(content, b"\0")  # marks the end of the file in the hash; no file contains a zero byte
-    return {"text": num_rows, "json": num_filled, "csv": 0}[builder]
+    # The blank lines of a .txt file are rows, too.
+    return num_lines if num_filled and _get_builder(file) == "text" else num_filled
 
 
 def _is_array(file: str, lines: Any) -> bool:
     return _get_suffix(file) == ".json" and lines.peek(64).removeprefix(BOM_UTF8).lstrip().startswith(b"[")
-
-
-def _update(content: Any, data: bytes) -> None:
-    if content is not None:
-        content.update(data)
-
-
-def _check_lines(lines: Any, parse: Callable, file: str, progress: tqdm, content: Any) -> tuple[int, int]:
-    """Return the number of lines, and of those that are not blank.
-
-    As in `datasets`, a carriage return ends a line, too.
-    """
-    num_lines = num_filled = 0
-    for number, line in enumerate(lines, 1):
-        progress.update(len(line))
-        _update(content, line)
-        num_lines += 1 + line.removesuffix(b"\n").removesuffix(b"\r").count(b"\r")
-        if not line.isspace():
-            _parse(parse, line.rstrip(), file, number)  # an error at the newline would name the next line
-            num_filled += 1
-    return num_lines, num_filled
-
-
-def _keep_text(cell: str) -> str | None:
-    return cell or None
 
 
 def locate_row(patterns: str | Sequence[str], row: int) -> str:
@@ -380,7 +357,7 @@ def _list_places(file: str) -> Iterator[str]:
         return
     if _get_builder(file) == "csv":
         cells = read_cells(file, check_table(file).form)
-        yield from (f"line {line} of {file}" for line, _ in islice(cells, 1, None))
+        yield from (f"line {line} of {file}" for line, *_ in islice(cells, 1, None))
         return
     if (questions := _read_squad(file)) is not None:
         yield from (f"question {row['id']} of {file}" for row in questions)

@@ -23,9 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import get_worker_info
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 from transformers.data.data_collator import pad_without_fast_tokenizer_warning
+
+MASKED, RANDOM = 0.8, 0.1  # what becomes of predicted words; the others stay
 
 
 def check_mask_token(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -77,24 +80,17 @@ def pad_examples(
     return {"input_ids": input_ids} | ({"attention_mask": torch.ones_like(input_ids)} if has_mask else {})
 
 
-def join_masked(
-    batches: Sequence[Mapping[str, torch.Tensor]],
-    tokenizer: PreTrainedTokenizerBase,
-    pad_to_multiple_of: int | None = None,
-) -> BatchEncoding:
+def join_masked(batches: Sequence[Mapping[str, torch.Tensor]], tokenizer: PreTrainedTokenizerBase) -> BatchEncoding:
     """Join masked batches of one example each, with `labels`, into one batch."""
-    examples = [{name: values[0].tolist() for name, values in batch.items()} for batch in batches]
-    labels = [example.pop("labels") for example in examples]
-    joined = pad_without_fast_tokenizer_warning(
-        tokenizer, examples, pad_to_multiple_of=pad_to_multiple_of, return_tensors="pt"
-    )
-    length = joined["input_ids"].shape[1]
-    fillers = [[-100] * (length - len(row)) for row in labels]
-    is_right = tokenizer.padding_side == "right"
-    joined["labels"] = torch.tensor(
-        [row + filler if is_right else filler + row for row, filler in zip(labels, fillers, strict=True)]
-    )
+    examples = [{name: values[0].tolist() for name, values in batch.items() if name != "labels"} for batch in batches]
+    joined = pad_without_fast_tokenizer_warning(tokenizer, examples, return_tensors="pt")
+    joined["labels"] = pad_rows([batch["labels"][0] for batch in batches], -100, tokenizer)
     return joined
+
+
+def pad_rows(rows: Sequence[torch.Tensor], value: int, tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
+    """Return rows of numbers as one tensor, padded on the tokenizer's side."""
+    return pad_sequence([*rows], batch_first=True, padding_value=value, padding_side=tokenizer.padding_side)
 
 
 @dataclass
@@ -113,7 +109,7 @@ class DataCollatorForTokenMask(DataCollatorForLanguageModeling):
     def torch_call(self, examples: list[Any]) -> Any:
         """Make a batch; see `DataCollatorForLanguageModeling`."""
         if self.by_example and len(examples) > 1:
-            return join_masked([self.torch_call([each]) for each in examples], self.tokenizer, self.pad_to_multiple_of)
+            return join_masked([self.torch_call([each]) for each in examples], self.tokenizer)
         self.generator = make_generator(examples, self.seed, self.epoch)
         batch = pad_examples(self.tokenizer, examples, self.pad_to_multiple_of)
         special = torch.isin(batch["input_ids"], torch.tensor(self.tokenizer.all_special_ids))
@@ -127,8 +123,9 @@ class DataCollatorForWholeWordMask:
 
     A word is a sequence of tokens with the same entry of `word_ids`. Packed documents and sentence pairs need no extra
     care, because the tokens between them belong to no word. One draw per word decides whether its tokens are predicted,
-    and whether they all become the mask token, become random tokens or stay. A single visible token would reveal the
-    word (our choice; BERT's release draws the replacement per token). The draws are independent, as in the stock
+    and whether they all become the mask token (80 %), become random tokens (10 %) or stay, as in Devlin et al. 2019,
+    section 3.1. A single visible token would reveal the word (our choice; BERT's release draws the replacement per
+    token). The draws are independent, as in the stock
     collator: `mlm_probability` is an expectation, and a short example may have no masked word.
 
     The examples need the column `word_ids`, which the model does not take: train with `remove_unused_columns=False`.
@@ -136,9 +133,6 @@ class DataCollatorForWholeWordMask:
     Args:
         tokenizer: The tokenizer that made the examples.
         mlm_probability: Share of words to predict. Default: BERT (Devlin et al. 2019, section 3.1).
-        mask_replace_prob: Share of the predicted words that become mask tokens. Default: ibid.
-        random_replace_prob: Share of the predicted words that become random tokens; the others stay. Default: ibid.
-        pad_to_multiple_of: Pad to a multiple of this many tokens.
         seed: Seed of the masks.
         weights: Token ids of a word -> its weight, see `weigh_words`. The share of predicted words in a batch stays the
             same.
@@ -151,9 +145,6 @@ class DataCollatorForWholeWordMask:
 
     tokenizer: PreTrainedTokenizerBase
     mlm_probability: float = 0.15
-    mask_replace_prob: float = 0.8
-    random_replace_prob: float = 0.1
-    pad_to_multiple_of: int | None = None
     seed: int = 0
     weights: Mapping[tuple[int, ...], float] = field(default_factory=dict)
     epoch: int = 0
@@ -162,12 +153,6 @@ class DataCollatorForWholeWordMask:
     def __post_init__(self) -> None:
         check_mask_token(self.tokenizer)
         check_probability(self.mlm_probability)
-        replaced = self.mask_replace_prob + self.random_replace_prob
-        if min(self.mask_replace_prob, self.random_replace_prob) < 0 or replaced > 1:
-            raise ValueError(
-                "mask_replace_prob and random_replace_prob must be at least 0 and together at most 1, but are "
-                f"{self.mask_replace_prob} and {self.random_replace_prob}."
-            )
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> Any:
         """Make a batch.
@@ -187,12 +172,13 @@ class DataCollatorForWholeWordMask:
                 "Tokenize with whole_words=True and train with remove_unused_columns=False."
             )
         if self.by_example and len(examples) > 1:
-            return join_masked([self([each]) for each in examples], self.tokenizer, self.pad_to_multiple_of)
+            return join_masked([self([each]) for each in examples], self.tokenizer)
         inputs = [{k: v for k, v in example.items() if k in self.tokenizer.model_input_names} for example in examples]
-        batch = pad_examples(self.tokenizer, inputs, self.pad_to_multiple_of)
+        batch = pad_examples(self.tokenizer, inputs)
+        words = [torch.tensor([-1 if word is None else word for word in example["word_ids"]]) for example in examples]
         batch["input_ids"], batch["labels"] = self.mask_words(
             batch["input_ids"],
-            self._pad_word_ids(examples, length=batch["input_ids"].shape[1]),
+            pad_rows(words, -1, self.tokenizer),
             make_generator(examples, self.seed, self.epoch),
         )
         return batch
@@ -219,8 +205,7 @@ class DataCollatorForWholeWordMask:
         draws = draws.masked_fill((word_ids < 0) | special, torch.inf)
 
         labels = input_ids.masked_fill(draws >= self.mlm_probability, -100)
-        to_mask = self.mlm_probability * self.mask_replace_prob
-        to_random = self.mlm_probability * (self.mask_replace_prob + self.random_replace_prob)
+        to_mask, to_random = self.mlm_probability * MASKED, self.mlm_probability * (MASKED + RANDOM)
         random_ids = torch.randint(len(self.tokenizer), input_ids.shape, generator=generator)
         masked_ids = torch.where(draws < to_random, random_ids, input_ids)
         return masked_ids.masked_fill(draws < to_mask, self.tokenizer.mask_token_id), labels
@@ -234,16 +219,6 @@ class DataCollatorForWholeWordMask:
                 if words[first] >= 0:
                     row[first:end] = self.weights.get(tuple(ids[first:end].tolist()), 1.0)
         return weights / weights[word_ids >= 0].mean()
-
-    def _pad_word_ids(self, examples: Sequence[dict[str, Any]], length: int) -> torch.Tensor:
-        padded = torch.full((len(examples), length), -1)
-        for row, example in zip(padded, examples, strict=True):
-            word_ids = torch.tensor([-1 if word is None else word for word in example["word_ids"]])
-            if self.tokenizer.padding_side == "right":
-                row[: len(word_ids)] = word_ids
-            else:
-                row[length - len(word_ids) :] = word_ids
-        return padded
 
 
 @dataclass

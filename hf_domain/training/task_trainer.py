@@ -14,7 +14,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction
 
 from hf_domain.checks import check_weights
 from hf_domain.data.columns import name_example
-from hf_domain.data.corpora import measure_unknown, warn_of_unknown
+from hf_domain.data.corpora import check_known
 from hf_domain.data.files import check_held_out, load_files, load_named, locate_row
 from hf_domain.export import check_exportable
 from hf_domain.methods import METHODS
@@ -73,7 +73,7 @@ class FineTuner(Trainer):
             model.config.num_passages = self.data_collator.num_passages  # predictions read as many
         tokenizer: Any = self.processing_class
         if self.train_dataset is not None:
-            warn_of_unknown(measure_unknown(self.train_dataset, tokenizer), tokenizer, "train")
+            check_known(self.train_dataset, tokenizer, "train", must_know=False)
 
     def check_label_smoothing(self) -> None:
         """Raise a ValueError if Trainer would smooth labels that are no classes, or ignore the option."""
