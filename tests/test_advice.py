@@ -77,7 +77,7 @@ def test_rows_follow_from_the_facts():
     def names(has_general=False, **changes):
         return [row.name for row in list_rows(replace(FACTS, **changes), has_general)]
 
-    assert names()[:4] == ["no_adaptation", "dapt", "varmae", "tapt"]
+    assert names()[:5] == ["no_adaptation", "dapt", "vote", "varmae", "tapt"]
     assert "adalm" not in names() and "adalm" in names(broken=0.2) and "adalm" not in names(broken=0.2, unknown=0.3)
     assert "varmae" not in names(tokens=10**9) and "exbert" in names(tokens=10**9, broken=0.2)
     assert "tapt" not in names(tasks=(replace(TASK, train=20),))
@@ -89,7 +89,7 @@ def test_rows_follow_from_the_facts():
 
 def test_more_time_cuts_less_and_every_plan_fits():
     short, long = advise(minutes=5), advise(minutes=600)
-    assert len(long.rows) > len(short.rows) >= 3 and len(long.plan["seeds"]) == 5 > len(short.plan["seeds"])
+    assert len(long.rows) > len(short.rows) >= 4 and len(long.plan["seeds"]) == 5 > len(short.plan["seeds"])
     assert long.plan["fine_tuning"]["max_steps"] == 1000 and not any("steps" in cut for cut in long.cuts)
     assert long.plan["budget"]["tokens"] == 10 * FACTS.tokens  # no more than ten passes
     for minutes in (5, 20, 60, 600):
@@ -100,6 +100,11 @@ def test_more_time_cuts_less_and_every_plan_fits():
     assert short.plan["fine_tuning"]["train_top_layers"] == 2 and "train_top_layers" not in long.plan["fine_tuning"]
     lengths = [found.plan["tasks"]["mine"]["options"]["max_seq_length"] for found in (short, long)]
     assert lengths == [64, 80]
+    batches = [found.plan["fine_tuning"]["per_device_train_batch_size"] for found in (short, long)]
+    weights = [found.plan["tasks"]["mine"]["options"].get("class_weights") for found in (short, long)]
+    assert batches == [8, 16] and weights == ["balanced", None]
+    scores = advise(replace(FACTS, tasks=(replace(TASK, kind="regression"),)), minutes=5)
+    assert scores.plan["tasks"]["mine"]["options"] == {"max_seq_length": 64}
     # A machine that is ten times slower has no smaller plan to offer, and says how long it takes.
     slow = advise(replace(FACTS, seconds_per_token=1e-2), minutes=5)
     assert slow.seconds > 300 and f"about {round(slow.seconds / 60)} minutes" in str(slow)
@@ -123,8 +128,8 @@ def test_fine_tuning_is_estimated_by_its_tokens(monkeypatch):
     expected = 2 * 3 * (0.85 * 1000 * BATCH + tested) * mean * 2e-4
     assert Effort(seeds=3).estimate(FACTS, rows) == pytest.approx(expected)
     few = (20 + 40 + 60 + 64 + 64) / 5
-    expected = 2 * 3 * (0.55 * 0.85 * 1000 * BATCH + tested) * few * 2e-4
-    assert Effort(seeds=3, max_tokens=64, is_half=True).estimate(FACTS, rows) == pytest.approx(expected)
+    expected = 2 * 3 * (0.55 * 0.85 * 1000 * 8 + tested) * few * 2e-4
+    assert Effort(seeds=3, batch=8, max_tokens=64, is_half=True).estimate(FACTS, rows) == pytest.approx(expected)
 
 
 def test_texts_that_nobody_can_read_are_named():
