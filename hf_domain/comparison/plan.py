@@ -162,11 +162,7 @@ class Plan:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a plan, and fill in what it implies.
-
-    Raises:
-        ValueError: Fields are missing, unknown or of a wrong type; the message lists all of them.
-    """
+    """Read a plan, and fill in what it implies; raise a ValueError that lists all fields that are wrong."""
     require("a comparison", "pydantic")
     from pydantic import TypeAdapter, ValidationError
 
@@ -233,13 +229,10 @@ def describe_errors(content: dict[Any, Any], error: Any) -> list[str]:
 
 
 def expand_short_forms(content: dict[Any, Any]) -> list[str]:
-    """Convert the paths and lists of a short plan to named entries, and old names to new ones, in place.
+    """Convert the paths and lists of a short plan to named entries, and old names to new ones; return the problems.
 
-    `corpus: corpus.txt`, `tasks: [acl_arc, scicite]` (or `task: acl_arc`) and `methods: [dapt, varmae]` become
-    mappings; a task is named after its folder.
-
-    Returns:
-        The problems.
+    `corpus: corpus.txt`, `tasks: [acl_arc]` (or `task: acl_arc`) and `methods: [dapt, varmae]` become mappings, in
+    place; a task is named after its folder.
     """
     problems = []
     for short, section in (("corpus", "corpora"), ("task", "tasks")):
@@ -261,10 +254,6 @@ def expand_short_forms(content: dict[Any, Any]) -> list[str]:
     for section, path in (("corpora", "train_file"), ("tasks", "folder")):
         if isinstance(named := content.get(section), dict):
             content[section] = {name: {path: own} if isinstance(own, str) else own for name, own in named.items()}
-    if content.pop("race", False):
-        problems.append(
-            "race must be left out: rows no longer leave on the way. Compare fewer rows, or smaller budgets."
-        )
     rename_fields(content)
     return problems
 
@@ -322,8 +311,7 @@ def add_seeds(plan: Plan, num_seeds: int) -> None:
 def write_plan(content: Mapping[str, Any], path: Path) -> str:
     """Write a plan; an earlier one with other content is kept beside it under a number: plan.yaml.1, plan.yaml.2.
 
-    Returns:
-        What changed and where the earlier plan is, in one line; empty if nothing changed.
+    Return what changed and where the earlier plan is, in one line; "" if nothing changed.
     """
     text, before = yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False), ""
     if path.is_file() and (before := path.read_text(encoding="utf-8")) == text:

@@ -87,20 +87,22 @@ def make_mean_table(report: Report) -> pd.DataFrame:
 
 def make_budget_table(report: Report) -> pd.DataFrame | None:
     """Return the mean of each row over the tasks, by the tokens of the budget, with its gain over no adaptation."""
+    if not report.smaller:  # its budget may be minutes
+        return None
     budgets = {f"{format_number(at.plan['budget']['tokens'])} tokens": at for at in (*report.smaller, report)}
     return make_curve_table(report, budgets)
 
 
 def make_fraction_table(report: Report) -> pd.DataFrame | None:
     """Return the mean of each row over the tasks, by the fraction of the training examples."""
+    if not report.fractions:
+        return None
     fractions = {**report.fractions, 1.0: report}
     return make_curve_table(report, {f"{share:.0%} of the examples": at for share, at in fractions.items()})
 
 
-def make_curve_table(report: Report, reports: Mapping[str, Report]) -> pd.DataFrame | None:
+def make_curve_table(report: Report, reports: Mapping[str, Report]) -> pd.DataFrame:
     """Return a column for each of several reports: the means of the rows, and their gains over no adaptation."""
-    if len(reports) < 2:
-        return None
     rows = list_rows(report)
     cells = {name: [format_point(at, row) for row in rows] for name, at in reports.items()}
     return pd.DataFrame(cells, [report.titles[row] for row in rows])

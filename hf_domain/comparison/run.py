@@ -198,12 +198,7 @@ def run_steps(
     A step is submitted when a worker is free: given the whole graph, Dask puts a step where its inputs are, behind
     another one, and moves it late or never.
 
-    Args:
-        missing: The steps, each after those it needs.
-        results: By name; gets the new ones.
-        plan: The plan, with an absolute path.
-        output_dir: Output folder of the comparison, absolute.
-        execute: See `run_comparison`, for this and the others.
+    The steps come each after those it needs; `results` gets theirs, by name. Plan and folder are absolute.
 
     Raises:
         KeyboardInterrupt: A step was interrupted.
@@ -354,12 +349,7 @@ def is_wanted() -> bool:
 def make_result(step: Step, plan: Plan, output_dir: Path, needed: Mapping[str, Result], execute: Execute) -> Result:
     """Run a step on a worker and write its result, unless both are there: a lost worker may have left them.
 
-    Args:
-        step: The step of the plan.
-        plan: The plan, with an absolute path.
-        output_dir: Output folder of the comparison, absolute.
-        needed: Results of the steps that it reads, by id.
-        execute: Runs the step.
+    Plan and folder are absolute; `needed` has the results of the steps that it reads, by id.
 
     Raises:
         ValueError: The worker cannot run it: it has other versions or another file system.
@@ -501,8 +491,6 @@ def run_command(
     """Run the command of a step in a process of its own, from the folder of the plan, its output in log.txt.
 
     Args:
-        step: The step to run.
-        plan: The plan that it is part of.
         folder: The step's folder.
         num_threads: Threads of torch; default as many as torch takes.
         device: The GPU. Default: the first that this process sees.

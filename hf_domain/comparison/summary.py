@@ -115,11 +115,9 @@ class Report:
 
 
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Summarize the results at the largest budget and with all training examples, with summaries of smaller ones.
+    """Summarize results, by their steps, at the largest budget and with all training examples.
 
-    Args:
-        plan: See `read_plan_file`.
-        results: By the names of the steps.
+    The report also has the summaries of smaller budgets and fractions.
     """
     whole = {name: result for name, result in results.items() if result.step.train_fraction is None}
     fractions = {}
@@ -316,11 +314,8 @@ def compare_with_start(draws: Mapping[str, Draws], same: Collection[Set[str]]) -
 def read_costs(row: str, plan: dict[str, Any], done: list[Result], starts: Mapping[str, Result]) -> dict[str, float]:
     """Return the costs of a row: mean costs of its encoders with all that they start from, and of their use.
 
-    Args:
-        row: A row.
-        plan: See `read_plan_file`.
-        done: The results of one budget.
-        starts: Results by id, of all budgets: a row that shares its tokens starts from an encoder of fewer.
+    `done` has the results of one budget, and `starts` those of all by id: a row that shares its tokens starts from an
+    encoder of fewer.
     """
     own = [result for result in done if result.step.method == row]
     encoders = [result for result in own if result.step.kind in ("pretraining", "average")]

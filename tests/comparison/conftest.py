@@ -5,12 +5,15 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from pretended_runs import METHODS, SENTENCES, pretend, write_plan
+from pretended_runs import METHODS, SENTENCES, pretend, run_comparison, write_plan
 from script_runs import write_jsonl
 
 from hf_domain.comparison import report
 from hf_domain.comparison import run as runner
+from hf_domain.comparison.checks import check_step_flags
 from hf_domain.comparison.prepare import load_plan
+from hf_domain.comparison.report import write_report
+from hf_domain.comparison.steps import name_steps
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,47 @@ def content(tmp_path):
         "pretraining": {"per_device_train_batch_size": 4, "max_seq_length": 16, "use_cpu": True},
         "fine_tuning": {"num_train_epochs": 1, "use_cpu": True},
     }
+
+
+@pytest.fixture
+def load(content, tmp_path):
+    """Loads the plan, with changes of its fields."""
+    return lambda **changes: load_plan(write_plan(content | changes, tmp_path))
+
+
+@pytest.fixture
+def refuse(load):
+    """Returns the message that refuses the plan, with changes of its fields."""
+
+    def refuse(**changes):
+        with pytest.raises(ValueError, match="nothing was run") as error:
+            load(**changes)
+        return str(error.value)
+
+    return refuse
+
+
+@pytest.fixture
+def list_by_name(load, tmp_path):
+    """Returns the steps of the plan by their names, with changes of its fields; commands take their flags."""
+
+    def list_by_name(**changes):
+        steps = name_steps(load(**changes), tmp_path / "plan")
+        check_step_flags(steps)
+        return {step.name: step for step in steps}
+
+    return list_by_name
+
+
+@pytest.fixture
+def run_plan(load, tmp_path):
+    """Runs the plan, with changes of its fields, in the folder `plan`; returns its report."""
+
+    def run_plan(execute=pretend, **changes):
+        run_comparison(load(**changes), tmp_path / "plan", execute=execute)
+        return write_report(tmp_path / "plan")
+
+    return run_plan
 
 
 @pytest.fixture(autouse=True)

@@ -3,21 +3,24 @@
 import os
 import subprocess
 
-from pretended_runs import pretend, run_comparison, write_plan
+from pretended_runs import write_plan
 
 from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.run import describe_work
 from hf_domain.comparison.steps import list_steps
 
 
-def test_steps_are_counted_by_row_and_kind(content, tmp_path):
-    content["methods"] = {"no_adaptation": None, "dapt": None}
-    told = describe_work(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
+def test_missing_steps_are_counted_by_row_and_kind(load, run_plan, tmp_path):
+    methods = {"no_adaptation": None, "dapt": None}
+    told = describe_work(load(methods=methods), tmp_path / "plan")
     lines = [line.split() for line in told.splitlines()]
     assert told.startswith("13 steps are missing:") and "This plan can see differences of about" in told
     # Held-out losses, fine-tunings, pre-trainings.
     assert ["DAPT", "4", "1"] in lines and ["no", "adaptation", "4"] in lines and ["shared", "4"] in lines
     assert ["steps", "4", "8", "1"] in lines
+    run_plan(methods=methods)
+    told = describe_work(load(methods=methods), tmp_path / "plan")
+    assert told == f"No step is missing: hf-domain compare {tmp_path / 'plan.yaml'} writes the report."
 
 
 def test_commands_run_in_their_order_from_any_folder(content, tmp_path, monkeypatch):
@@ -43,16 +46,7 @@ def test_commands_run_in_their_order_from_any_folder(content, tmp_path, monkeypa
     assert text.count("adds the --learning_rate that is best on validation") == 4
 
 
-def test_nothing_is_missing_once_all_is_there(content, tmp_path):
-    content["methods"] = {"no_adaptation": {"tasks": ["animals"]}}
-    plan = load_plan(write_plan(content, tmp_path))
-    run_comparison(plan, tmp_path / "plan", pretend)
-    assert describe_work(plan, tmp_path / "plan") == (
-        f"No step is missing: hf-domain compare {plan.path} writes the report."
-    )
-
-
-def test_a_plan_that_compares_nothing_tells_no_difference(content, tmp_path):
+def test_a_plan_that_compares_nothing_tells_no_difference(content, tmp_path, load):
     content |= {"methods": {"tapt": None}, "evaluation": "probe"}
-    told = describe_work(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
+    told = describe_work(load(), tmp_path / "plan")
     assert "steps" in told and "This plan can" not in told

@@ -27,7 +27,6 @@ from pretended_runs import (
 from script_runs import save_tiny_bert
 
 from hf_domain.comparison import run as runner
-from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import list_steps
@@ -64,7 +63,7 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
         run_comparison(plan, tmp_path / "many", pretend, num_processes=0)
 
 
-def test_steps_that_fill_one_cache_run_one_after_the_other(content, tmp_path):
+def test_steps_that_fill_one_cache_run_one_after_the_other(content, tmp_path, load):
     content["methods"] = {"dapt": None, "gmap": {"after": "dapt"}}
     running, most, lock, together = Counter(), Counter(), threading.Lock(), threading.Event()
 
@@ -82,7 +81,7 @@ def test_steps_that_fill_one_cache_run_one_after_the_other(content, tmp_path):
             running[cache] -= 1
         pretend(step, plan, folder)
 
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", watch, num_processes=3)
+    run_comparison(load(), tmp_path / "output", watch, num_processes=3)
     assert most.pop(None) == 3
     assert len(most) == 2 and set(most.values()) == {1}
 
@@ -93,7 +92,7 @@ def test_second_comparison_in_a_folder_is_refused(plan, tmp_path):
         run_comparison(plan, tmp_path / "output", pretend)
 
 
-def test_nothing_listens_beyond_this_machine(content, tmp_path):
+def test_nothing_listens_beyond_this_machine(content, tmp_path, load):
     content["methods"] = {"no_adaptation": {"tasks": ["animals"]}}
     found = []
 
@@ -101,7 +100,7 @@ def test_nothing_listens_beyond_this_machine(content, tmp_path):
         found.extend(c.laddr.ip for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN)
         pretend(step, plan, folder)
 
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", look)
+    run_comparison(load(), tmp_path / "output", look)
     assert {*found} <= {"127.0.0.1"}
 
 
@@ -137,10 +136,10 @@ def test_scheduler_that_is_not_there(plan, tmp_path, monkeypatch, name):
 
 
 @pytest.mark.faults
-def test_worker_that_is_killed_costs_its_step_alone(content, tmp_path):
+def test_worker_that_is_killed_costs_its_step_alone(content, tmp_path, load):
     """The same plan on two workers of this process and on two workers as processes, one of which is killed."""
     content["methods"] = {"dapt": None, "varmae": None, "no_adaptation": None}
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     local = run_comparison(plan, tmp_path / "local", pretend, num_processes=2)
 
     def kill_worker():
@@ -167,7 +166,7 @@ def read_lines(file):
     return file.read_text().splitlines() if file.is_file() else []
 
 
-def test_steps_that_train_or_predict_wait_for_a_gpu(content, tmp_path):
+def test_steps_that_train_or_predict_wait_for_a_gpu(content, tmp_path, load):
     """A worker with the resource GPU takes them one at a time; one without builds vocabularies and datastores."""
     content["methods"] = {"dapt": None, "adalm": None, "rada": None}
     ran, running, lock = Counter(), Counter(), threading.Lock()
@@ -190,7 +189,7 @@ def test_steps_that_train_or_predict_wait_for_a_gpu(content, tmp_path):
         "plain": {"cls": Worker, "options": options},
         "gpu": {"cls": Worker, "options": {**options, "resources": {"GPU": 1}}},
     }
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     with SpecCluster(workers=workers, scheduler=scheduler) as cluster:
         address = cluster.scheduler_address
         results = run_comparison(plan, tmp_path / "output", watch, dask_scheduler=address)

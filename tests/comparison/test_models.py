@@ -26,10 +26,10 @@ def choose_best(results, task):
 
 
 @pytest.mark.parametrize("num_processes", [1, 3])
-def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_path, num_processes):
+def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_path, num_processes, load):
     content["methods"] = METHODS
     output_dir = tmp_path / "plan"
-    results = run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, pretend, num_processes=num_processes)
+    results = run_comparison(load(), output_dir, pretend, num_processes=num_processes)
     best = {task: choose_best(results, task) for task in ("animals", "entities")}
     assert list_models(output_dir) == {result.step.id for result in best.values()}
     assert any(result.score != max(r.score for r in results if r.step.task == task) for task, result in best.items())
@@ -38,7 +38,7 @@ def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_pa
     assert "\nhf-domain predict plan new.jsonl\n" in head
 
 
-def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path):
+def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path, load):
     """A card shows the scores at the largest budget, on all labels."""
 
     def run(step, plan, folder):
@@ -55,11 +55,11 @@ def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path):
         "general": None,
     }
     del content["tasks"]["entities"]
-    results = run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
+    results = run_comparison(load(), tmp_path / "plan", run)
     assert find_best_runs(results)["animals"].step.name == "dapt-animals-4096-seed2"
 
 
-def test_the_best_of_a_smaller_budget_drops_no_model(content, tmp_path):
+def test_the_best_of_a_smaller_budget_drops_no_model(content, tmp_path, load):
     """The first results are of the smaller budget, which was the largest by then."""
     scores = {"no_adaptation-animals": 0.7, "dapt-animals-2048": 0.9, "dapt-animals-4096": 0.5}
 
@@ -71,16 +71,16 @@ def test_the_best_of_a_smaller_budget_drops_no_model(content, tmp_path):
 
     content |= {"methods": METHODS, "budget": {"tokens": [2048, 4096]}, "general": None}
     del content["tasks"]["entities"]
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", run)
+    run_comparison(load(), tmp_path / "plan", run)
     best = get_address(tmp_path / "plan", "no_adaptation-animals-seed2")
     assert list_models(tmp_path / "plan") == {best}
     assert write_report(tmp_path / "plan").models["animals"].step.id == best
 
 
-def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note):
+def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note, load):
     content |= {"methods": METHODS, "keep_models": "none"}
     output_dir = tmp_path / "plan"
-    results = run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, pretend)
+    results = run_comparison(load(), output_dir, pretend)
     assert list_models(output_dir) == set()
     write_report(output_dir)
     assert "best on validation" not in (output_dir / "report.md").read_text()
@@ -90,35 +90,35 @@ def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note
     ):
         content["keep_models"] = keep_models
         ran.clear()
-        again = run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, note)
+        again = run_comparison(load(), output_dir, note)
         assert list_models(output_dir) == {get_address(output_dir, name) for name in expected}
         assert [(r.step, r.score, r.metrics) for r in again] == [(r.step, r.score, r.metrics) for r in results]
     assert len(ran) == 2 * 2 * 2 - 2
     content["keep_models"] = "best"
     ran.clear()
-    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, note)
+    run_comparison(load(), output_dir, note)
     assert ran == [] and len(list_models(output_dir)) == 2
 
 
-def test_next_best_model_is_made_where_its_row_is_taken_out(content, tmp_path, ran, note):
+def test_next_best_model_is_made_where_its_row_is_taken_out(content, tmp_path, ran, note, load):
     content["methods"] = METHODS
     output_dir = tmp_path / "plan"
-    results = run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, pretend)
+    results = run_comparison(load(), output_dir, pretend)
     out = choose_best(results, "animals").step.method
     content["methods"] = {name: None for name in METHODS if name != out}
     rest = [result for result in results if result.step.method != out]
-    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, note)
+    run_comparison(load(), output_dir, note)
     best = [choose_best(rest, task).step for task in ("animals", "entities")]
     assert best[0].name in ran and {*ran} <= {step.name for step in best}
     assert {step.id for step in best} <= list_models(output_dir)
 
 
-def test_encoder_is_not_trained_again_for_a_model(content, tmp_path, ran, note):
+def test_encoder_is_not_trained_again_for_a_model(content, tmp_path, ran, note, load):
     """Somebody who deleted all folders of steps to save room wants no hours of training."""
     content["methods"] = {"dapt": None}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", pretend)
+    run_comparison(load(), tmp_path / "plan", pretend)
     shutil.rmtree(tmp_path / "plan" / "steps")
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", note)
+    run_comparison(load(), tmp_path / "plan", note)
     assert ran == []
 
 

@@ -5,16 +5,11 @@ import lzma
 import sys
 
 import pack_results
-from pretended_runs import pretend, run_comparison, write_plan
-
-from hf_domain.comparison.prepare import load_plan
-from hf_domain.comparison.report import write_report
 
 
-def test_every_result_is_packed_once_and_the_same_each_time(content, tmp_path, monkeypatch):
+def test_every_result_is_packed_once_and_the_same_each_time(content, tmp_path, monkeypatch, run_plan):
     content["methods"] = {"no_adaptation": None, "dapt": None}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", pretend)
-    write_report(tmp_path / "plan")
+    run_plan()
     packed = []
     for _ in range(2):
         monkeypatch.setattr(sys, "argv", ["pack_results.py", str(tmp_path / "plan"), str(tmp_path / "packed")])

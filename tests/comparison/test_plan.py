@@ -41,13 +41,13 @@ def test_a_plan_of_five_lines_runs(short, tmp_path):
     assert list(write_report(tmp_path / "plan").scores) == ["no_adaptation", "dapt", "varmae"]
 
 
-def test_a_short_plan_has_the_steps_of_the_long_one(content, short, tmp_path):
+def test_a_short_plan_has_the_steps_of_the_long_one(content, short, tmp_path, load):
     plan = load_plan(short)
     corpus = plan.corpora["domain"]
     content |= {"corpora": {"domain": vars(corpus)}, "methods": dict.fromkeys(plan.methods), "general": None}
     content |= {"seeds": [1, 2, 3], "budget": {"tokens": 40960}, "pretraining": {}, "fine_tuning": {}}
     content["tasks"] = {"animals": {"folder": "animals", "kind": "classification", "corpus": "domain"}}
-    long = load_plan(write_plan(content, tmp_path))
+    long = load()
     assert list_steps(long, tmp_path / "plan") == list_steps(plan, tmp_path / "plan")
 
 
@@ -74,10 +74,10 @@ def test_nothing_is_written_for_a_wrong_plan(short, tmp_path):
     assert not (tmp_path / "plan").exists()
 
 
-def test_several_tasks_and_corpora_by_their_paths(content, tmp_path):
+def test_several_tasks_and_corpora_by_their_paths(content, load):
     content["corpora"] = {"pets": "corpus.txt", "general": "general.txt"}
     content["tasks"] = ["animals", "entities"]
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     assert {name: (task.kind, task.corpus) for name, task in plan.tasks.items()} == {
         "animals": ("classification", "pets"),
         "entities": ("ner", "pets"),

@@ -88,7 +88,7 @@ def test_repeated_texts_are_one_item_and_none_where_labels_differ(kind, rows, ke
 
 
 @pytest.mark.parametrize(("folds", "names"), [(None, None), (None, ["x", "y", "z"]), (2, None)])
-def test_lists_of_zeros_and_ones_become_lists_of_names(content, tmp_path, folds, names):
+def test_lists_of_zeros_and_ones_become_lists_of_names(content, tmp_path, folds, names, load):
     """A plan reads them as `fine_tune` does; each step then reads names."""
     (tmp_path / "several").mkdir()
     for split in ("train", "validation", "test"):
@@ -99,7 +99,7 @@ def test_lists_of_zeros_and_ones_become_lists_of_names(content, tmp_path, folds,
     content["tasks"] = {"several": {"folder": "several", "folds": folds, "options": options}}
     content |= {"methods": ["no_adaptation"], "general": None, "seeds": [1]}
     del content["corpora"]["general"]
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     check_step_flags(name_steps(plan, tmp_path / "plan"))
     train = plan.folder / plan.tasks["several"].get_file("train", plan.tasks["several"].list_folds()[0])
     for row in map(json.loads, train.read_text().splitlines()):
@@ -121,7 +121,7 @@ def test_lists_of_zeros_and_ones_become_lists_of_names(content, tmp_path, folds,
     assert report.failed == {} and report.scores["no_adaptation"]["several"] == {"1": 100}
     content["tasks"]["several"]["options"] = {"class_names": ["x"]}
     with pytest.raises(ValueError, match="a name for each of the 3 values of label, but has 1: x"):
-        load_plan(write_plan(content, tmp_path))
+        load()
 
 
 def test_out_of_fold_predictions_are_scored_as_one_test_set(folded, tmp_path):

@@ -56,14 +56,13 @@ def test_a_section_is_a_function_and_a_line(plan, tmp_path, monkeypatch):
         assert f"{best:.1f}" in text and "A toy." in text, file
 
 
-def test_a_vote_is_paired_with_the_models_it_is_added_to(content, tmp_path):
+def test_a_vote_is_paired_with_the_models_it_is_added_to(content, run_plan):
     """The seeds of a row with a vote are those of the row without: not so those of rows with models of their own."""
     pytest.importorskip("tantivy")
     content["methods"] = {"no_adaptation": None, "dapt": None, "general_text": None, "vote": None}
     content["methods"]["plain_vote"] = {"recipe": "no_adaptation", "fine_tuning": {"nearest_vote": True}}
     del content["tasks"]["entities"]
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
-    report = write_report(tmp_path / "output")
+    report = run_plan()
     draws = draw_runs(report.runs.values(), ["animals"])
     for own, is_same in (("vote", True), ("general_text", False), ("no_adaptation", False), ("plain_vote", False)):
         expected = compare_draws(draws[own], draws["dapt"], has_same_models=is_same)
@@ -74,7 +73,7 @@ def test_a_vote_is_paired_with_the_models_it_is_added_to(content, tmp_path):
     assert report.gains["plain_vote"].high == pytest.approx(paired.high)
 
 
-def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, vocabularies):
+def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, vocabularies, run_plan):
     content["methods"] = {
         "dapt": None,
         "no_adaptation": None,
@@ -83,8 +82,7 @@ def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, voca
         "mine": {"recipe": "no_adaptation", "encoder": "theirs"},
     }
     vocabularies |= {"more-pets": "expanded", "theirs": "their own"}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
-    written = write_report(tmp_path / "plan")
+    written = run_plan()
     lines = (tmp_path / "plan" / "report.md").read_text().splitlines()
     for title, is_own in (
         ("AdaLM vocabulary + DAPT", True),
@@ -104,41 +102,39 @@ def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, voca
 
 
 @pytest.mark.figures
-def test_the_page_needs_no_other_file(content, tmp_path):
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
-    written = write_report(tmp_path / "output")
-    page = (tmp_path / "output" / "report.html").read_text(encoding="utf-8")
+def test_the_page_needs_no_other_file(tmp_path, run_plan):
+    written = run_plan()
+    page = (tmp_path / "plan" / "report.html").read_text(encoding="utf-8")
     assert len(page) < 150_000 and not re.search(r"<(img|link|iframe)|<script[^>]*src|@import", page)
     assert [f'id="figure-{name}"><svg' in page for name in ("gains", "forgetting")] == [True] * 2
     gains = page.partition('id="figure-gains">')[2].partition("</figure>")[0]
     for bet in list_bets(written):  # the picture has each row with its gain, in the color of the page's text
         assert format_points(bet.gain) in gains and written.titles[bet.row].split()[0] in gains
     assert figures.INK not in page and "currentColor" in gains
-    pixels = (tmp_path / "output" / "forgetting.png").read_bytes()
+    pixels = (tmp_path / "plan" / "forgetting.png").read_bytes()
     assert pixels.startswith(b"\x89PNG") and int.from_bytes(pixels[16:20], "big") > 1000
 
 
-def test_report_without_dapt_speaks_of_no_difference(content, tmp_path):
+def test_report_without_dapt_speaks_of_no_difference(content, tmp_path, load):
     content["methods"] = {"tapt": None}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    run_comparison(load(), tmp_path / "output", execute=pretend)
     assert not any(write_report(tmp_path / "output").differences.values())
     assert "over DAPT" not in (tmp_path / "output" / "report.md").read_text()
 
 
-def test_rows_that_are_called_alike_have_titles_of_their_own(content, tmp_path):
+def test_rows_that_are_called_alike_have_titles_of_their_own(content, tmp_path, load):
     content["methods"] = {"dapt": None, "tapt_after_dapt": None, "tapt": {"after": "dapt"}}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    run_comparison(load(), tmp_path / "output", execute=pretend)
     titles = ["DAPT", "TAPT after DAPT (tapt_after_dapt)", "TAPT after DAPT (tapt)"]
     report = write_report(tmp_path / "output")
     assert [*report.titles.values()] == titles and {*titles} <= {*report.losses}
     assert make_tables(report)["Means over the tasks"].index.tolist() == titles
 
 
-def test_one_seed_says_nothing_of_differences(content, tmp_path):
+def test_one_seed_says_nothing_of_differences(content, tmp_path, run_plan):
     content["seeds"] = [1]
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
-    write_report(tmp_path / "output")
-    text = (tmp_path / "output" / "report.md").read_text()
+    run_plan()
+    text = (tmp_path / "plan" / "report.md").read_text()
     assert "one seed: no test" in text and "difference on" not in text and "Against DAPT" not in text
 
 
@@ -168,11 +164,10 @@ def make_run(constant):
     return run
 
 
-def test_rows_that_did_not_learn_are_marked(content, tmp_path):
+def test_rows_that_did_not_learn_are_marked(content, tmp_path, run_plan):
     content["methods"] = {"dapt": None, "varmae": None}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=make_run(["varmae"]))
-    write_report(tmp_path / "output")
-    text, page = ((tmp_path / "output" / f"report.{kind}").read_text() for kind in ("md", "html"))
+    run_plan(make_run(["varmae"]))
+    text, page = ((tmp_path / "plan" / f"report.{kind}").read_text() for kind in ("md", "html"))
     head, _, _ = text.partition("## ")
     assert "**Use DAPT: no other row can be compared with it.**" in head
     assert (

@@ -28,7 +28,7 @@ def read_tree(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_changed_plan_runs_what_it_touches_and_keeps_the_rest(plan, content, tmp_path, ran, note):
+def test_changed_plan_runs_what_it_touches_and_keeps_the_rest(plan, content, tmp_path, ran, note, load):
     output_dir = tmp_path / "output"
     run_comparison(plan, output_dir, execute=pretend)
     write_report(output_dir)
@@ -37,7 +37,7 @@ def test_changed_plan_runs_what_it_touches_and_keeps_the_rest(plan, content, tmp
     content["methods"]["dapt"] = {"pretraining": {"learning_rate": 1e-5}}
     content["methods"]["gmap_of_slow"] = {"recipe": "gmap", "after": "slow"}
     del content["methods"]["lora"]
-    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
+    run_comparison(load(), output_dir, execute=note)
     started = ("dapt-", "gmap-", "logits_fusion-")
     touched = {name for name in old if name.startswith(started)}
     added = {f"gmap_of_slow-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
@@ -50,25 +50,25 @@ def test_changed_plan_runs_what_it_touches_and_keeps_the_rest(plan, content, tmp
     # The first plan needs nothing but its results.
     content["methods"] = dict(METHODS)
     ran.clear()
-    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
+    run_comparison(load(), output_dir, execute=note)
     write_report(output_dir)
     assert ran == [] and read_json(output_dir / "plan.json")["steps"] == old
     assert {p.name: p.read_bytes() for p in output_dir.glob("*.md")} == files
 
 
-def test_another_training_measures_the_untouched_encoder_no_second_time(plan, content, tmp_path, ran, note):
+def test_another_training_measures_the_untouched_encoder_no_second_time(plan, content, tmp_path, ran, note, load):
     output_dir = tmp_path / "output"
     run_comparison(plan, output_dir, execute=pretend)
     content["pretraining"] = content.get("pretraining", {}) | {"learning_rate": 1e-5, "warmup_steps": 0.2}
-    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
+    run_comparison(load(), output_dir, execute=note)
     assert "dapt-pets" in ran and not [name for name in ran if name.startswith("encoder-on-")]
     ran.clear()
     content["pretraining"] |= {"max_eval_samples": 7}
-    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=note)
+    run_comparison(load(), output_dir, execute=note)
     assert [name for name in ran if name.startswith("encoder-on-")]
 
 
-def test_half_run_change_leaves_the_old_encoders(plan, content, tmp_path):
+def test_half_run_change_leaves_the_old_encoders(plan, content, tmp_path, load):
     output_dir = tmp_path / "output"
     run_comparison(plan, output_dir, execute=pretend)
     before = read_tree(output_dir / "steps")
@@ -79,7 +79,7 @@ def test_half_run_change_leaves_the_old_encoders(plan, content, tmp_path):
 
     content["pretraining"]["learning_rate"] = 1e-5
     with pytest.raises(KeyboardInterrupt):
-        run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=kill)
+        run_comparison(load(), output_dir, execute=kill)
     assert before.items() <= read_tree(output_dir / "steps").items()
 
 
@@ -91,7 +91,7 @@ def test_other_versions_run_again(plan, tmp_path, monkeypatch):
     assert find_stale(plan, output_dir) == names
 
 
-def test_runs_that_failed_do_not_keep_a_corrected_plan_from_running(plan, content, tmp_path, ran, note):
+def test_runs_that_failed_do_not_keep_a_corrected_plan_from_running(plan, content, tmp_path, ran, note, load):
     def fail(step, plan, folder):
         if step.kind == "fine_tuning":
             raise RuntimeError("wrong flag")
@@ -99,7 +99,7 @@ def test_runs_that_failed_do_not_keep_a_corrected_plan_from_running(plan, conten
 
     run_comparison(plan, tmp_path / "output", execute=fail)
     content["fine_tuning"]["num_train_epochs"] = 2
-    corrected = load_plan(write_plan(content, tmp_path))
+    corrected = load()
     run_comparison(corrected, tmp_path / "output", execute=note)
     assert len(ran) == 2 * 2 * len(METHODS)
     assert write_report(tmp_path / "output").failed == {}
@@ -126,11 +126,11 @@ def test_results_of_changed_files_are_stale(plan, tmp_path):
         (tmp_path / file).write_text(text)
 
 
-def test_files_of_a_list_and_the_tokenizer_of_an_encoder_are_read(content, tmp_path):
+def test_files_of_a_list_and_the_tokenizer_of_an_encoder_are_read(content, tmp_path, load):
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
     content["methods"] = {"dapt": {"pretraining": {"train_file": ["corpus.txt", "more*.txt"]}}}
     (tmp_path / "more1.txt").write_text("a cat")
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     names = {result.step.name for result in run_comparison(plan, tmp_path / "output", execute=pretend)}
     assert not find_stale(plan, tmp_path / "output")
     for file, expected in (
@@ -143,7 +143,7 @@ def test_files_of_a_list_and_the_tokenizer_of_an_encoder_are_read(content, tmp_p
         (tmp_path / file).write_text(text)
 
 
-def test_vocabulary_and_datastore_of_the_user_are_read(content, tmp_path):
+def test_vocabulary_and_datastore_of_the_user_are_read(content, tmp_path, load):
     for name, file in (("mine", "tokenizer.json"), ("passages", "datastore.json")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text("1")
@@ -151,7 +151,7 @@ def test_vocabulary_and_datastore_of_the_user_are_read(content, tmp_path):
         "dapt": {"pretraining": {"expanded_vocabulary": "mine"}},
         "no_adaptation": {"fine_tuning": {"method": "rada", "datastore": "passages"}},
     }
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     run_comparison(plan, tmp_path / "output", execute=pretend)
     assert find_stale(plan, tmp_path / "output") == set()
     (tmp_path / "passages" / "datastore.json").write_text("2")
@@ -161,19 +161,19 @@ def test_vocabulary_and_datastore_of_the_user_are_read(content, tmp_path):
     assert "dapt-pets" in find_stale(plan, tmp_path / "output")
 
 
-def test_metric_belongs_to_a_score(plan, content, tmp_path):
+def test_metric_belongs_to_a_score(plan, content, tmp_path, load):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     content["tasks"]["animals"]["metric"] = "micro_f1"
-    stale = find_stale(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+    stale = find_stale(load(), tmp_path / "output")
     assert stale == {f"{method}-animals-seed{seed}" for method in METHODS for seed in (1, 2)}
 
 
-def test_methods_may_be_put_before_others(content, tmp_path, ran, note):
+def test_methods_may_be_put_before_others(content, tmp_path, ran, note, load):
     """The first of those that train nothing used to name the evaluation that all of them share."""
     content["methods"] = {"dapt": None, "rada": None}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    run_comparison(load(), tmp_path / "output", execute=pretend)
     content["methods"] = {"no_adaptation": None, "rada": None, "dapt": None}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=note)
+    run_comparison(load(), tmp_path / "output", execute=note)
     assert set(ran) == {f"no_adaptation-{task}-seed{seed}" for task in ("animals", "entities") for seed in (1, 2)}
 
 
@@ -187,12 +187,12 @@ def test_comparison_behind_a_link(content, tmp_path):
     assert step.list_arguments(find_root(linked, tmp_path / "output"))[-1] == f"output/steps/{step.id}"
 
 
-def test_minutes_belong_to_a_result(content, tmp_path):
+def test_minutes_belong_to_a_result(content, tmp_path, load):
     content["budget"], content["methods"] = {"minutes": 0.5}, {"dapt": None}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    run_comparison(load(), tmp_path / "output", execute=pretend)
     assert read_json(get_result(tmp_path / "output", "dapt-pets"))["max_steps"] == 60
     content["budget"] = {"minutes": 30}
-    stale = find_stale(load_plan(write_plan(content, tmp_path)), tmp_path / "output")
+    stale = find_stale(load(), tmp_path / "output")
     assert "dapt-pets" in stale and "dapt-pets-timing" not in stale
 
 

@@ -44,7 +44,7 @@ def test_an_encoder_in_older_files_is_what_they_hold(content, tmp_path):
         before = after
 
 
-def test_labels_that_a_score_leaves_out_are_part_of_a_probe(content, tmp_path):
+def test_labels_that_a_score_leaves_out_are_part_of_a_probe(content, tmp_path, load):
     """The command of a probe has no flag for them: another choice had the old score."""
     content["evaluation"], content["methods"] = "probe", {"dapt": None}
     task = content["tasks"]["animals"]
@@ -54,7 +54,7 @@ def test_labels_that_a_score_leaves_out_are_part_of_a_probe(content, tmp_path):
     after = list_addresses(content, tmp_path)
     assert {name for name in before if before[name] != after[name]} == {"dapt-animals-frozen"}
     content["evaluation"] = "fine_tune"  # has the flag
-    (step, *_) = [s for s in list_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan") if s.seed]
+    (step, *_) = [s for s in list_steps(load(), tmp_path / "plan") if s.seed]
     assert step.flags["negative_labels"] == "cat,dog" and "negative_labels" not in step.inputs
 
 
@@ -79,3 +79,12 @@ def test_a_file_named_as_the_text_of_a_task_is_the_one_that_is_read(content, tmp
     before = list_addresses(content, tmp_path)
     (tmp_path / "texts" / "animals.txt").write_text("a dog\n")
     assert before["tapt-animals"] != list_addresses(content, tmp_path)["tapt-animals"]
+
+
+def test_a_mixed_text_is_read(content, tmp_path):
+    content["methods"] = {"dapt": None, "replay": {"recipe": "dapt", "pretraining": {"mix": "general.txt:0.1"}}}
+    before = list_addresses(content, tmp_path)
+    (tmp_path / "general.txt").write_text("a cat")
+    after = list_addresses(content, tmp_path)
+    changed = {name.partition("-")[0] for name in before if before[name] != after[name]}
+    assert changed == {"replay"}

@@ -1,7 +1,7 @@
 """The steps that a plan needs."""
 
 import pytest
-from pretended_runs import METHODS, get_result, pretend, run_comparison, write_plan
+from pretended_runs import METHODS, get_result, pretend, run_comparison
 from script_runs import write_jsonl
 
 from hf_domain.comparison.checks import check_step_flags
@@ -11,8 +11,8 @@ from hf_domain.comparison.steps import name_steps
 from hf_domain.safe_io import read_json
 
 
-def test_steps_of_a_plan(content, tmp_path):
-    plan = load_plan(write_plan(content, tmp_path))
+def test_steps_of_a_plan(tmp_path, load):
+    plan = load()
     steps = name_steps(plan, tmp_path / "plan")
     names = [step.name for step in steps]
     assert len(set(names)) == len(names)
@@ -43,26 +43,26 @@ def test_steps_of_a_plan(content, tmp_path):
     assert {step.corpus for step in steps if step.kind == "held_out_loss"} == {"pets", "general"}
 
 
-def test_a_published_recipe_is_a_default_of_a_row(content, tmp_path):
+def test_a_published_recipe_is_a_default_of_a_row(content, list_by_name):
     """Flags of the plan win, and blocks keep their length: a budget is a number of tokens."""
     content["methods"] = {"dapt": {"pretraining": {"recipe": "modernbert", "mlm_probability": 0.2}}, "plain": None}
     content["methods"]["plain"] = {"recipe": "dapt"}
-    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = list_by_name()
     flags, plain = steps["dapt-pets"].flags, steps["plain-pets"].flags
     assert (flags["recipe"], flags["mlm_probability"], flags["decay_mlm_probability"]) == ("modernbert", 0.2, 0.15)
     assert flags["lr_scheduler_type"] == "warmup_stable_decay" and "lr_scheduler_type" not in plain
     assert (flags["max_seq_length"], flags["max_steps"]) == (plain["max_seq_length"], plain["max_steps"])
 
 
-def test_a_row_may_have_seeds_of_its_own(content, tmp_path):
+def test_a_row_may_have_seeds_of_its_own(content, tmp_path, load):
     """A row without a pre-training has as many runs as one with several."""
     content |= {"methods": {"no_adaptation": {"seeds": [1, 2, 3, 4]}, "dapt": None}, "seeds": [1, 2]}
     content["pretraining_seeds"] = [7, 8]
-    steps = name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
+    steps = name_steps(load(), tmp_path / "plan")
     names = [step.name for step in steps if step.kind == "fine_tuning" and step.task == "animals"]
     for row in ("no_adaptation", "dapt"):
         assert sum(name.startswith(row) for name in names) == 4, names
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "output", execute=pretend)
+    run_comparison(load(), tmp_path / "output", execute=pretend)
     assert write_report(tmp_path / "output").missing == {}
     get_result(tmp_path / "output", "no_adaptation-animals-seed4").unlink()
     assert write_report(tmp_path / "output").missing == {"no_adaptation": ["animals"]}
@@ -71,10 +71,10 @@ def test_a_row_may_have_seeds_of_its_own(content, tmp_path):
     assert not (tmp_path / "cluster").exists()
     content["methods"]["no_adaptation"]["seeds"] = [1, 1]
     with pytest.raises(ValueError, match="seeds of no_adaptation must be different numbers"):
-        load_plan(write_plan(content, tmp_path))
+        load()
 
 
-def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, tmp_path):
+def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, list_by_name):
     shared, frozen = {"config_overrides": "selection=top1"}, {"config_overrides": "passage_encoder=frozen"}
     content["methods"] = {
         "rada": None,
@@ -84,18 +84,18 @@ def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, tmp_path)
         "goes_on": {"recipe": "rada", "after": "rada_mlm", "fine_tuning": shared},
         "half": {"recipe": "rada_mlm", "pretraining": shared, "fine_tuning": frozen},
     }
-    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = list_by_name()
     cached = {name for name, step in steps.items() if "passage_cache" in step.flags}
     readers = ("rada", "rada_mlm", "goes_on", "half")
     expected = {f"{name}-{task}-seed{seed}" for name in readers for task in ("animals", "entities") for seed in (1, 2)}
     assert cached == {"rada_mlm-pets"} | expected
 
 
-def test_general_text_is_trained_on_once_for_all_corpora(content, tmp_path):
+def test_general_text_is_trained_on_once_for_all_corpora(content, list_by_name):
     content["corpora"]["plants"] = content["corpora"]["pets"]
     content["tasks"]["entities"]["corpus"] = "plants"
     content["methods"] = {"general_text": None, "dapt": None, "more": {"recipe": "general_text", "after": "dapt"}}
-    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = list_by_name()
     trained = [name for name, step in steps.items() if step.kind == "pretraining"]
     assert trained == ["general_text-general", "dapt-pets", "dapt-plants", "more-pets", "more-plants"]
     for task in ("animals", "entities"):
@@ -104,12 +104,12 @@ def test_general_text_is_trained_on_once_for_all_corpora(content, tmp_path):
     assert sorted(evaluated) == [f"general_text-general-on-{text}" for text in ("general", "pets", "plants")]
 
 
-def test_losses_are_reported_for_each_corpus_of_a_method(content, tmp_path):
+def test_losses_are_reported_for_each_corpus_of_a_method(content, tmp_path, load):
     content["corpora"]["plants"] = content["corpora"]["pets"]
     content["tasks"]["entities"]["corpus"] = "plants"
     content["methods"] = {"general_text": None, "tapt": None, "gmap": {"after": "dapt"}, "dapt": None}
     output_dir = tmp_path / "plan"
-    run_comparison(load_plan(write_plan(content, tmp_path)), output_dir, execute=pretend)
+    run_comparison(load(), output_dir, execute=pretend)
     losses = {}
     for path in (output_dir / "results").glob("*-on-*.json"):
         encoder, corpus = path.stem.rpartition("-")[0].split("-on-")
@@ -124,7 +124,7 @@ def test_losses_are_reported_for_each_corpus_of_a_method(content, tmp_path):
     assert losses["dapt-pets"].keys() == {"general", "pets"}
 
 
-def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
+def test_methods_with_their_own_tasks_encoder_and_datastore(content, list_by_name):
     content["methods"] = {
         "dapt": {"tasks": ["entities"]},
         "mine": {"recipe": "no_adaptation", "encoder": "somewhere/mine"},
@@ -136,7 +136,7 @@ def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
         "rada_half": {"recipe": "rada", "datastore": {"train_file": "general.txt"}, "tasks": ["animals"]},
         "rada_mlm": {"datastore": {"train_file": "general.txt"}, "pretraining": {"train_file": "heldout.txt"}},
     }
-    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = list_by_name()
     assert "dapt-entities-seed1" in steps
     assert not [name for name in steps if name.startswith(("dapt-animals", "rada_half-entities"))]
     assert steps["mine-animals-seed1"].flags["model_name_or_path"] == "somewhere/mine"
@@ -157,7 +157,7 @@ def test_methods_with_their_own_tasks_encoder_and_datastore(content, tmp_path):
     assert stage.needs == ["datastore-rada_mlm-pets"]
 
 
-def test_masked_lm_reads_no_passages_of_its_own_text(content, tmp_path):
+def test_masked_lm_reads_no_passages_of_its_own_text(content, list_by_name):
     other = {"train_file": "general.txt"}
     content["methods"] = {
         "rada": None,
@@ -165,7 +165,7 @@ def test_masked_lm_reads_no_passages_of_its_own_text(content, tmp_path):
         "other_text": {"recipe": "rada_mlm", "pretraining": other},
         "other_passages": {"recipe": "rada_mlm", "datastore": other},
     }
-    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = list_by_name()
     for name, text, passages in (
         ("other_text-pets", "general.txt", ("corpus.txt", None)),
         ("other_passages-pets", "corpus.txt", ("general.txt", None)),
@@ -182,10 +182,9 @@ def test_masked_lm_reads_no_passages_of_its_own_text(content, tmp_path):
     assert "held_out_file" not in steps["datastore-pets"].flags
 
 
-def test_report_leaves_out_what_a_method_is_not_tested_on(content, tmp_path):
+def test_report_leaves_out_what_a_method_is_not_tested_on(content, tmp_path, run_plan):
     content["methods"] = {"dapt": None, "mine": {"recipe": "no_adaptation", "encoder": "m", "tasks": ["animals"]}}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=pretend)
-    report = write_report(tmp_path / "plan")
+    report = run_plan()
     assert list(report.differences["mine"]) == ["animals"]
     assert {"DAPT", "no adaptation (mine)"} == set(report.losses)
     lines = (tmp_path / "plan" / "report.md").read_text().splitlines()
@@ -194,9 +193,9 @@ def test_report_leaves_out_what_a_method_is_not_tested_on(content, tmp_path):
     assert row.startswith("| no adaptation (mine) | ") and row.endswith(" |  |")
 
 
-def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
+def test_vocabulary_is_expanded_once_along_a_chain(content, list_by_name):
     content["methods"] = {"adalm": None, "dapt": None, "exbert": {"after": "adalm"}}
-    steps = {step.name: step for step in name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")}
+    steps = list_by_name()
     assert "expanded_vocabulary" in steps["adalm-pets"].flags
     assert "expanded_vocabulary" not in steps["exbert-pets"].flags
     assert steps["exbert-pets"].flags["model_name_or_path"] == "{root}/steps/adalm-pets"
@@ -213,18 +212,18 @@ def test_vocabulary_is_expanded_once_along_a_chain(content, tmp_path):
         ({"tokens": 1000}, {"training_tokens": None}, None),
     ],
 )
-def test_vocabulary_holds_what_the_budget_shows_often_enough(content, tmp_path, budget, vocabulary, limit):
+def test_vocabulary_holds_what_the_budget_shows_often_enough(content, tmp_path, budget, vocabulary, limit, load):
     content |= {"methods": {"adalm": None}, "budget": budget, "vocabulary": vocabulary}
-    step = name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")[0]
+    step = name_steps(load(), tmp_path / "plan")[0]
     assert (step.kind, step.flags.get("training_tokens")) == ("vocabulary", limit)
     check_step_flags([step])
 
 
-def test_frozen_encoders_are_probed_once(content, tmp_path):
+def test_frozen_encoders_are_probed_once(content, tmp_path, load):
     content["methods"] = {"no_adaptation": None, "dapt": None, "tapt": None}
     content |= {"evaluation": "probe", "pretraining_seeds": [1, 2]}
     content["tasks"]["animals"]["options"] = {"max_seq_length": 32, "max_predict_samples": 9}
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     steps = [step for step in name_steps(plan, tmp_path / "plan") if step.kind == "fine_tuning"]
     check_step_flags(steps)
     names = [
@@ -248,7 +247,7 @@ def test_frozen_encoders_are_probed_once(content, tmp_path):
     }
 
 
-def test_flags_of_several_labels_and_of_values(content, tmp_path):
+def test_flags_of_several_labels_and_of_values(content, tmp_path, load):
     for name, labels in (("several", [["x", "y"], []]), ("values", [0.5, 2])):
         (tmp_path / name).mkdir()
         for split in ("train", "validation", "test"):
@@ -259,7 +258,7 @@ def test_flags_of_several_labels_and_of_values(content, tmp_path):
         write_jsonl(tmp_path / "scores" / f"{split}.jsonl", rows)
     content["tasks"] = {"several": "several", "values": "values", "scores": {"folder": "scores", "kind": "regression"}}
     content |= {"methods": ["dapt"], "seeds": [1]}
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     assert [task.metric for task in plan.tasks.values()] == ["macro_f1", "pearson", "pearson"]
     steps = {step.name: step for step in name_steps(plan, tmp_path / "plan")}
     check_step_flags(steps.values())
@@ -269,30 +268,15 @@ def test_flags_of_several_labels_and_of_values(content, tmp_path):
     assert (values["do_regression"], values["label_column_name"]) == (True, "label")
     assert (scores["do_regression"], scores["label_column_name"]) == (True, "score")
     content["evaluation"], content["methods"] = "probe", ["dapt"]
-    plan = load_plan(write_plan(content, tmp_path))
+    plan = load()
     steps = {step.name: step for step in name_steps(plan, tmp_path / "plan")}
     check_step_flags(steps.values())
     assert steps["dapt-scores-frozen"].flags["label_column_name"] == "score"
     assert steps["dapt-several-frozen"].flags["validation_file"] == "several/validation.jsonl"
 
 
-def test_every_fine_tuning_evaluates(content, tmp_path):
-    content |= {"methods": ["no_adaptation"], "seeds": [1]}
-    for options in ({}, {"early_stopping_patience": 2}):
-        content["fine_tuning"] = {"use_cpu": True, **options}
-        steps = name_steps(load_plan(write_plan(content, tmp_path)), tmp_path / "plan")
-        check_step_flags(steps)
-        tuned = [step for step in steps if step.kind == "fine_tuning"]
-        assert {step.flags.get("do_eval", False) for step in tuned} == {True}
-
-
-def test_report_of_a_probe_tests_without_seeds(content, tmp_path):
-    def run(step, plan, folder):
-        pretend(step, plan, folder)
-
-    content |= {"evaluation": "probe", "methods": {"no_adaptation": None, "dapt": None}}
-    run_comparison(load_plan(write_plan(content, tmp_path)), tmp_path / "plan", execute=run)
-    report = write_report(tmp_path / "plan")
+def test_report_of_a_probe_tests_without_seeds(run_plan, tmp_path):
+    report = run_plan(evaluation="probe", methods={"no_adaptation": None, "dapt": None})
     assert report.failed == {} and report.scores["dapt"]["animals"].keys() == {"42"}
     difference = report.decisions["no_adaptation", "dapt"]
     assert difference.p is not None and difference.freedom == float("inf")
@@ -300,25 +284,19 @@ def test_report_of_a_probe_tests_without_seeds(content, tmp_path):
     assert "linear models on the states of frozen encoders" in text and "runs]" not in text
 
 
-def test_what_a_probe_cannot_do(content, tmp_path):
-    content |= {"evaluation": "probe", "learning_rates": [1e-4, 2e-4], "methods": {"rada": None, "dapt": None}}
-    content["tasks"]["entities"]["kind"] = "qa"
-    with pytest.raises(ValueError, match="nothing was run") as error:
-        load_plan(write_plan(content, tmp_path))
+def test_what_a_probe_cannot_do(content, load, refuse):
+    content["evaluation"] = "probe"
+    top = {"recipe": "dapt", "fine_tuning": {"train_top_layers": 3}}
+    questions = content["tasks"] | {"entities": content["tasks"]["entities"] | {"kind": "qa"}}
+    error = refuse(learning_rates=[1e-4, 2e-4], methods={"rada": None, "dapt": None, "top": top}, tasks=questions)
     for part in (
         "rada must be left out with evaluation: probe, because it changes only fine-tuning",
         "a probe cannot score question answering",
         "learning_rates must be left out with evaluation: probe",
+        "fine_tuning: train_top_layers must be left out in a row with evaluation: probe",
     ):
-        assert part in str(error.value)
-
-
-def test_flags_that_a_probe_would_drop_are_refused(content, tmp_path):
-    content |= {"evaluation": "probe", "methods": {"top": {"recipe": "dapt", "fine_tuning": {"train_top_layers": 3}}}}
-    with pytest.raises(ValueError, match="fine_tuning: train_top_layers must be left out in a row with evaluation: pr"):
-        load_plan(write_plan(content, tmp_path))
-    content["methods"]["top"]["fine_tuning"] = {"max_seq_length": 32, "max_train_samples": 9}
-    assert load_plan(write_plan(content, tmp_path))
+        assert part in error
+    assert load(methods={"short": top | {"fine_tuning": {"max_seq_length": 32, "max_train_samples": 9}}})
 
 
 @pytest.mark.parametrize(
@@ -347,14 +325,14 @@ def test_flags_that_a_probe_would_drop_are_refused(content, tmp_path):
         ({"dapt": None, "exbert": None}, 1000, None),
     ],
 )
-def test_a_row_with_the_states_of_its_start_needs_a_row_that_shows_them(content, tmp_path, rows, tokens, problem):
+def test_a_row_with_the_states_of_its_start_needs_a_row_that_shows_them(content, tmp_path, rows, tokens, problem, load):
     """Without it, a probe judged VarMAE by the states that it leaves as they were."""
     (tmp_path / "other").mkdir()
     content |= {"evaluation": "probe", "methods": rows, "budget": {"tokens": tokens}}
     if problem is None:
-        assert load_plan(write_plan(content, tmp_path))
+        assert load()
         return
     with pytest.raises(ValueError) as error:
-        load_plan(write_plan(content, tmp_path))
+        load()
     told = "methods: varmae: varmae needs a row with the states that it starts from, because it may leave them as they"
     assert told in str(error.value) and problem in str(error.value)
