@@ -84,9 +84,6 @@ class Source:
     """A model that a comparison trained."""
 
     result: Result
-    folder: Path
-    method: str
-    """A row of the plan."""
     card: str | None
     """A key of `METHODS`: what the card is about; None: fine-tuning alone."""
     hub_task: str
@@ -144,14 +141,15 @@ def make_publication(
         source = find_fine_tuned(output_dir, results, task)
     elif source is None:
         source = find_pretrained(output_dir, results, str(method), str(corpus))
-    report, result = write_report(output_dir), source.result
+    report, step = write_report(output_dir), source.result.step
+    trained = output_dir / "steps" / step.id
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    tokenizer = AutoTokenizer.from_pretrained(source.folder, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(trained, trust_remote_code=False)
     for pattern in (*MODEL_FILES, *tokenizer.vocab_files_names.values()):
-        for file in source.folder.glob(pattern):
+        for file in trained.glob(pattern):
             shutil.copy(file, unfinished)
-    config = read_config(source.folder)
+    config = read_config(trained)
     if not has_own_code(config) and config.pop("auto_map", None):  # of the base: its code computes nothing here
         write_json(unfinished / "config.json", config)
     report = keep_tasks(report, source.tasks)
@@ -159,18 +157,20 @@ def make_publication(
     # The end of a failed step's log explains the failure, but may give away what nobody has checked.
     scores = read_json(output_dir / "report.json")
     write_json(unfinished / "report.json", scores | {"failed": sorted(scores["failed"])})
-    if draw_training(source.folder / STATE, unfinished / "training.png"):
+    if draw_training(trained / STATE, unfinished / "training.png"):
         pictures.append("training.png")
-    encoder, stages = find_start(report.plan, source.method)
-    recipe = RECIPES[report.plan["methods"][source.method]["recipe"]]
+    encoder, stages = find_start(report.plan, str(step.method))
+    recipe = RECIPES[report.plan["methods"][step.method]["recipe"]]
     if source.hub_task != ENCODER and recipe.method is not None:
         stages.append(recipe.title)
     # The cards of the others say so themselves.
-    elif source.card and METHODS[source.card].trains_stock_model and "expanded_vocabulary" in result.step.flags:
+    elif source.card and METHODS[source.card].trains_stock_model and "expanded_vocabulary" in step.flags:
         stages.append("an expansion of its vocabulary by words of the domain")
     home = output_dir / report.plan["folder"]
     start, base_model = home / encoder, encoder if is_hub_id(encoder, home) else None
-    parts = [make_results(report), f"{describe_row(source, report)} {explain(report)}"] if report.plan["tasks"] else []
+    parts = []
+    if report.plan["tasks"]:
+        parts = [make_results(report), f"{describe_row(source.result, report)} {explain(report)}"]
     write_model_card(
         unfinished,
         {"license": license, "language": language, "base_model": base_model},
@@ -179,8 +179,8 @@ def make_publication(
         task=source.hub_task,
         model_name=model_name,
         base_model=describe_encoder(str(start) if start.exists() else encoder, stages=stages),
-        corpus=describe_text(result.step, report.plan),
-        settings=list_settings(result),
+        corpus=describe_text(step, report.plan),
+        settings=list_settings(source.result),
         limits=f"{recipe.note if task is None else ''} {limits}".strip(),
         license_note=license_note,
         example=example,
@@ -241,7 +241,7 @@ def find_pretrained(output_dir: Path, results: Mapping[str, Result], method: str
     # A row of the report may be of several encoders, one for each corpus.
     tested = (r.step for r in results.values() if r.step.kind == "fine_tuning" and r.step.method == method)
     tasks = sorted({str(step.task) for step in tested if results[name].step.id in step.needs})
-    return Source(results[name], trained, method, card, ENCODER, tasks)
+    return Source(results[name], card, ENCODER, tasks)
 
 
 def find_fine_tuned(output_dir: Path, results: Mapping[str, Result], task: str) -> Source:
@@ -262,8 +262,7 @@ def find_fine_tuned(output_dir: Path, results: Mapping[str, Result], task: str) 
             f"--task must be a task whose model has a head, but {task} is a {kind}, whose model sentence-transformers "
             f"publishes: SentenceTransformer({str(output_dir / 'steps' / run.step.id)!r}).push_to_hub(...)"
         )
-    hub_task = HUB_TASKS.get(kind, "text-classification")
-    return Source(run, output_dir / "steps" / run.step.id, str(run.step.method), None, hub_task, [task])
+    return Source(run, None, HUB_TASKS.get(kind, "text-classification"), [task])
 
 
 def list_settings(result: Result) -> dict[str, Any]:
@@ -287,9 +286,9 @@ def list_settings(result: Result) -> dict[str, Any]:
     return settings
 
 
-def describe_row(source: Source, report: Report) -> str:
+def describe_row(result: Result, report: Report) -> str:
     """Say which row of the table a model is of, and how a fine-tuned one was chosen."""
-    row, step, score = report.titles[source.method], source.result.step, source.result.score
+    row, step, score = report.titles[str(result.step.method)], result.step, result.score
     tokens, seeds = report.plan["budget"]["tokens"], report.plan["pretraining_seeds"]
     if step.kind == "final":
         return (
@@ -314,13 +313,9 @@ def describe_row(source: Source, report: Report) -> str:
 def check_publication_folder(folder: Path, output_dir: Path, *, is_whole: bool = True) -> None:
     """Raise unless a folder can be replaced by a publication: nothing that anybody else wrote is ever deleted.
 
-    Args:
-        folder: Absolute; need not exist.
-        output_dir: Output folder of the comparison.
-        is_whole: Whether an earlier publication there was finished.
-
     Raises:
-        ValueError: It holds the comparison, is a part of it, or has files that no publication wrote.
+        ValueError: It holds the comparison, is a part of it, or has files that no publication wrote. Of one that was
+            not finished, `is_whole` is false.
     """
     home = output_dir.resolve()
     if home.is_relative_to(folder) or any(folder.is_relative_to(home / name) for name in KEPT):
@@ -400,12 +395,10 @@ def train_best(
 ) -> dict[str, Path]:
     """Train the recommended row for each of its tasks, and gather each model with its card in a folder of its own.
 
-    What is there is not trained again; a killed call resumes.
+    What is there is not trained again; a killed call resumes. Other arguments as in `run_comparison`.
 
     Args:
-        plan: What was compared.
         output_dir: Output folder of the comparison, which has ended; the models are made in its folder `BEST`.
-        execute: See `run_comparison`, for this and the others.
 
     Returns:
         The folders by task.
@@ -524,7 +517,7 @@ def gather(plan: Plan, output_dir: Path, result: Result, report: Report) -> Path
     return make_publication(
         output_dir,
         output_dir / BEST / task,
-        source=Source(result, source, method, None, HUB_TASKS.get(own.kind, "text-classification"), [task]),
+        source=Source(result, None, HUB_TASKS.get(own.kind, "text-classification"), [task]),
         model_name=f"{name_encoder(report.plan)}-{task}",
         example=find_example(own, plan.folder),
     )

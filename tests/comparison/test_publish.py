@@ -32,10 +32,9 @@ def test_training_curve(tmp_path):
     ],
 )
 def test_a_card_says_which_encoder_of_a_row_it_has(budget, seeds, sentence):
-    step = SimpleNamespace(kind="pretraining", budget=budget, pretraining_seed=43)
-    source = SimpleNamespace(result=SimpleNamespace(step=step, score=None), method="dapt")
+    step = SimpleNamespace(kind="pretraining", method="dapt", budget=budget, pretraining_seed=43)
     report = SimpleNamespace(titles={"dapt": "DAPT"}, plan={"budget": {"tokens": 4096}, "pretraining_seeds": seeds})
-    assert describe_row(source, report) == sentence
+    assert describe_row(SimpleNamespace(step=step, score=None), report) == sentence
 
 
 def test_a_card_has_no_row_without_scores(monkeypatch):
