@@ -32,7 +32,7 @@ from hf_domain.training.distillation import (
     plan_steps,
     run_strategy_step,
 )
-from hf_domain.training.orders import describe_strategy, restart_step
+from hf_domain.training.orders import describe_strategy
 from hf_domain.training.run import start_run
 from hf_domain.training.terminal import suggest_command
 
@@ -56,9 +56,6 @@ def main():
 def run(args, data_args, training_args, plan):
     check_before_work(args, plan, data_args, training_args)
     is_main = training_args.process_index == 0
-    if is_main and args.overwrite_output_dir:
-        for step in plan:
-            restart_step(step)
     metrics = {step.output_dir: run_strategy_step(step, args, data_args, training_args) for step in plan}
     if is_main:
         result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}

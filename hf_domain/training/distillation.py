@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -20,23 +20,20 @@ from transformers import (
 
 from hf_domain.checks import check_weights
 from hf_domain.data.corpora import check_batch
-from hf_domain.data.files import check_held_out, find_files, load_files
+from hf_domain.data.files import check_held_out, load_files
 from hf_domain.methods.adalm.losses import DistillationConfig
 from hf_domain.methods.adalm.model import DistillationModel
 from hf_domain.methods.adalm.students import check_pair, check_same_vocabulary, make_student, pick_layers
 from hf_domain.methods.new_embeddings import apply_delta, check_not_expanded
-from hf_domain.safe_io import fingerprint_files, read_json, write_folder
+from hf_domain.safe_io import read_json, write_folder
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.callbacks import log_auxiliary_losses
-from hf_domain.training.masked_lm_corpus import CorpusArguments, load_examples, make_collator, split_mix
+from hf_domain.training.masked_lm_corpus import CorpusArguments, load_examples, make_collator
 from hf_domain.training.masked_lm_trainer import MaskedLMTrainer, evaluate_masked_lm, evaluate_start
 from hf_domain.training.orders import (
     Strategy,
     StrategyStep,
-    begin_step,
-    fingerprint_checkpoint,
-    finish_step,
     make_plan,
 )
 from hf_domain.training.pretraining import (
@@ -49,7 +46,7 @@ from hf_domain.training.pretraining import (
 )
 from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, write_card
 from hf_domain.training.run_files import METRICS
-from hf_domain.training.run_folder import MADE, describe_run, find_checkpoint
+from hf_domain.training.run_folder import MADE, run_in_folder
 
 SHAPE = (
     "student_name_or_path",
@@ -59,23 +56,17 @@ SHAPE = (
     "num_attention_heads",
     "intermediate_size",
 )
-# Options of the text that change a checkpoint.
-TEXT_OPTIONS = (
-    "dataset_name",
-    "dataset_config_name",
-    "text_column_name",
-    "streaming",
-    "max_seq_length",
-    "line_by_line",
-    "mix",
-    "max_train_samples",
-    "do_eval",
-    "validation_split_percentage",
-)
-# Options of masked LM that change a checkpoint.
-MASKING = ("objective", "mlm_probability", "whole_word_mask")
-# Options that a step sets itself or does not read.
-SET_BY_STEP = ("max_steps", "learning_rate", "do_train", "do_predict")
+# What decides on the list of steps, and on no step itself.
+OF_PLAN = ("strategy", "teacher_steps", "student_steps", "masked_lm_steps", "dry_run", "general_file", "why")
+OF_LOSS = ("method", "num_relation_heads", "teacher_layer", "teacher_dtype")
+OF_MASKS = ("mlm_learning_rate", "objective", "mlm_probability", "whole_word_mask", "word_counts")
+OF_TRAINING = {item.name for item in fields(TrainingArguments)} - {"seed"} | {"num_processes"}
+# Options that do not change a kind of steps.
+UNREAD = {
+    "make": {*OF_PLAN, *OF_LOSS, *OF_TRAINING, "mlm_learning_rate"},
+    "adapt": {*OF_PLAN, *OF_LOSS, *SHAPE},
+    "distill": {*OF_PLAN, *OF_MASKS, *SHAPE, "expanded_vocabulary"},
+}
 
 
 @dataclass
@@ -208,7 +199,6 @@ def check_before_work(
     training_args: TrainingArguments,
 ) -> None:
     """Raise now for options, files, a pair or vocabularies that do not fit: they would end a later step after days."""
-    fingerprint_checkpoint(args.model_name_or_path)
     load_tokenizer(args, data_args.max_seq_length)
     for step in plan:
         if step.kind == "adapt":
@@ -231,9 +221,11 @@ def check_before_work(
         check_not_expanded(own, VocabularyDelta.load(args.expanded_vocabulary))
 
 
-def make(step: StrategyStep, args: DistillationArguments) -> None:
-    """Save the untrained student with its tokenizer."""
+def make(step: StrategyStep, args: DistillationArguments, training_args: TrainingArguments) -> None:
+    """Save the untrained student with its tokenizer, from one process; the next step waits for it."""
     assert step.teacher is not None
+    if training_args.process_index > 0:
+        return
     student = build_student(args, step.teacher)
     tokenizer, options = step.model or step.teacher, args.hub_options
     if tokenizer == args.student_name_or_path:
@@ -268,7 +260,6 @@ def train_masked_lm(
 ) -> None:
     """Continue the pre-training of teacher or student on the domain by masked LM."""
     model_args = make_model_args(step, args)
-    training_args.learning_rate = args.mlm_learning_rate
     check_options(model_args, data_args, training_args)
     delta = load_delta(model_args)
     tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
@@ -352,10 +343,6 @@ def distill(
     named = args.tokenizer_name if step.teacher == args.model_name_or_path else None
     check_same_vocabulary(tokenizer, AutoTokenizer.from_pretrained(named or step.teacher, **args.hub_options))
     model = DistillationModel(student, teacher, args.distillation_config)
-    if step.corpus == "general":
-        data_args = copy.copy(data_args)
-        data_args.train_file, data_args.validation_file = data_args.general_file, None
-        data_args.dataset_name = data_args.dataset_config_name = data_args.data_license = None
     collator = DataCollatorWithPadding(tokenizer)
     if training_args.ddp_find_unused_parameters is None:
         # MiniLM gives the parts above the last attention no gradient. Trainer does not let processes look for such
@@ -369,57 +356,26 @@ def distill(
     write_card(trainer, "feature-extraction", args, data_args, student=describe_student(student, step, args))
 
 
-def list_settings(
-    step: StrategyStep,
-    args: DistillationArguments,
-    data_args: DistillationCorpusArguments,
-    training_args: TrainingArguments,
-) -> dict[str, Any]:
-    """List the options that change the result of a step, with digests of the files it reads."""
-    names = {
-        "make": [*SHAPE, "expanded_vocabulary"],
-        "adapt": [*MASKING, "mlm_learning_rate", "expanded_vocabulary"],
-        "distill": ["learning_rate", "method", "num_relation_heads", "teacher_layer", "teacher_dtype"],
-    }[step.kind]
-    files = ["general_file"] if step.corpus == "general" else ["train_file"]
-    if step.kind != "make":
-        names = [*names, *TEXT_OPTIONS, *files]
-    everything = {**vars(training_args), **vars(data_args), **vars(args)}
-    settings = {name: everything[name] for name in [*names, "model_revision", "tokenizer_name", "seed"]}
-    if step.kind != "make":
-        options = describe_run([training_args])["options"]
-        settings |= {name: value for name, value in options.items() if name not in SET_BY_STEP}
-        others = [everything["validation_file"] or [], [split_mix(everything["mix"])[0]] if everything["mix"] else []]
-        others += [everything["word_counts"] or []] if step.kind == "adapt" else []
-        read = [everything[files[0]] or [], *others]
-        settings["text"] = [[fingerprint_files([file]) for file in find_files(patterns)] for patterns in read]
-    if step.expand:
-        settings["new_entries"] = fingerprint_files(sorted(Path(str(args.expanded_vocabulary)).glob("*.json")))
-    return settings
-
-
 def run_strategy_step(
     step: StrategyStep,
     args: DistillationArguments,
     data_args: DistillationCorpusArguments,
     training_args: TrainingArguments,
 ) -> dict[str, Any]:
-    """Run a step, or the rest of it, unless it is done, and return its metrics."""
-    # One process at a time: the first may still write the checkpoint that this step starts from.
-    with training_args.main_process_first(desc=f"beginning {step.output_dir}"):
-        is_open = begin_step(step, list_settings(step, args, data_args, training_args))
-        if is_open and step.kind == "make":
-            set_seed(training_args.seed)
-            make(step, args)
-            finish_step(step)
-    if is_open and step.kind != "make":
-        set_seed(training_args.seed)
-        step_args = copy.copy(training_args)
-        step_args.output_dir, step_args.max_steps, step_args.do_train = step.output_dir, step.steps, True
-        step_args.resume_from_checkpoint = find_checkpoint(step.output_dir)
+    """Run a step, or the rest of it, unless it is finished, and return its metrics."""
+    data_args, training_args = copy.copy(data_args), copy.copy(training_args)
+    training_args.output_dir, training_args.resume_from_checkpoint = step.output_dir, None
+    training_args.do_train, training_args.max_steps = step.kind != "make", step.steps
+    if step.kind == "adapt":
+        training_args.learning_rate = args.mlm_learning_rate
+    if step.corpus == "general":
+        data_args.train_file, data_args.validation_file = data_args.general_file, None
+        data_args.dataset_name = data_args.dataset_config_name = data_args.data_license = None
+    set_seed(training_args.seed)
+    if step.kind == "make":
+        run_in_folder(make, step, args, training_args, free=UNREAD["make"])
+    else:
         train = train_masked_lm if step.kind == "adapt" else distill
-        train(step, args, copy.copy(data_args), step_args)
-        if training_args.process_index == 0:
-            finish_step(step)
+        run_in_folder(train, step, args, data_args, training_args, free=UNREAD[step.kind])
     results = Path(step.output_dir, METRICS)
     return read_json(results) if results.is_file() else {}

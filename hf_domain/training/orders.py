@@ -1,4 +1,4 @@
-"""The strategies of Adapt-and-Distill as plans: lists of training steps, with a record of the finished ones.
+"""The strategies of Adapt-and-Distill as plans: lists of training steps.
 
 Section 3.1 of AdaLM (Yao et al., Findings of ACL 2021) compares four ways from a large general encoder to a small one
 of a domain. Each is a list of steps here, and each step leaves a checkpoint that AutoModel loads.
@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hf_domain.safe_io import fingerprint_files, read_json, write_json
-from hf_domain.training.run_folder import check_free, clear_folder
+from hf_domain.training.run_folder import read_record
 
 Strategy = Literal["from_scratch", "distill_then_adapt", "adapt_then_distill", "adapt_and_distill"]
-
-STEP_RECORD = "step.json"
 
 
 @dataclass(frozen=True)
@@ -131,91 +128,6 @@ def describe_strategy(steps: list[StrategyStep]) -> str:
             what = f"distill {step.teacher} into {step.model} for {step.steps} steps ({step.corpus} text) -> "
             what += step.output_dir
         expansion = ", with the expanded vocabulary" if step.expand else ""
-        done = "   [done]" if read_record(step).get("done") else ""
+        done = "   [done]" if read_record(Path(step.output_dir)).get("finished") else ""
         lines.append(f"{number}. {what}{expansion}{done}\n   {step.why}")
     return "\n".join(lines)
-
-
-# ---------------------------------------------------------------------------------------------- what is done
-
-
-def fingerprint_checkpoint(path: str) -> str:
-    """Return a digest of a checkpoint's configuration and weights, or its name on the Hub.
-
-    Raises:
-        ValueError: The folder has no checkpoint.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        return path
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights or not (folder / "config.json").is_file():
-        # A step's own output can be made again. Never advise users to delete their own teacher.
-        is_ours = (folder / STEP_RECORD).is_file()
-        advice = "Delete the folder to run the step that makes it again." if is_ours else "Save it by save_pretrained."
-        raise ValueError(
-            f"a step must start from a checkpoint with config.json and safetensors, but {folder} lacks them. {advice}"
-        )
-    return fingerprint_files([folder / "config.json", *weights])
-
-
-def read_record(step: StrategyStep) -> dict[str, Any]:
-    """Return the record in a step's folder; empty if nothing was started."""
-    file = Path(step.output_dir, STEP_RECORD)
-    return read_json(file) if file.is_file() else {}
-
-
-def begin_step(step: StrategyStep, settings: dict[str, Any]) -> bool:
-    """Record that a step begins, unless it is done.
-
-    Args:
-        step: The step to run; the checkpoints that it starts from exist.
-        settings: Options that change its result, as JSON holds them.
-
-    Returns:
-        Whether the step must run, from its start or from a checkpoint.
-
-    Raises:
-        ValueError: Its folder contains a step with another base or other settings, or lost its checkpoint.
-    """
-    bases = {name: fingerprint_checkpoint(path) for name in ("model", "teacher") if (path := getattr(step, name))}
-    options = {"corpus": step.corpus, "steps": step.steps, "expand": step.expand, **settings}
-    clear_folder(Path(step.output_dir))
-    record = read_record(step)
-    if not record:
-        check_free(Path(step.output_dir), "Name another --output_dir, or start over with --overwrite_output_dir.")
-    if record.get("restarted"):
-        record = {}
-    if record and record["bases"] != bases:
-        raise ValueError(
-            f"{step.output_dir} must start from {step.model or step.teacher} as it is now, but was made from "
-            "another base. Name another --output_dir, or run all steps again with --overwrite_output_dir."
-        )
-    for name, ours in options.items():
-        if record and record["options"].get(name) != ours:
-            raise ValueError(
-                f"{step.output_dir} must have been made with the same options, but has {name} "
-                f"{record['options'].get(name)!r}, now {ours!r}. Name another --output_dir, or run all steps "
-                "again with --overwrite_output_dir."
-            )
-    if record.get("done"):
-        fingerprint_checkpoint(step.output_dir)
-        return False
-    if record:
-        return True
-    Path(step.output_dir).mkdir(parents=True, exist_ok=True)
-    write_json(Path(step.output_dir, STEP_RECORD), {"bases": bases, "options": options, "done": False})
-    return True
-
-
-def restart_step(step: StrategyStep) -> None:
-    """Let a step start over; the model in its folder stays until the new one is complete."""
-    folder = Path(step.output_dir)
-    if folder.is_dir():
-        write_json(folder / STEP_RECORD, {"restarted": True})
-        clear_folder(folder, results=True)
-
-
-def finish_step(step: StrategyStep) -> None:
-    """Record that a step is done."""
-    write_json(Path(step.output_dir, STEP_RECORD), read_record(step) | {"done": True})

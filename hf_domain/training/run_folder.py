@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -72,15 +72,17 @@ HELD = ("learning_rate", "method_learning_rate", "weight_decay", "adam_beta1", "
 # A resumed run may move its cache but not add or drop it: cached states are rounded.
 CACHES = ("memory_cache", "passage_cache")
 # Options that name files or models, besides `*_file` and `*_or_path`.
-PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name", "resume_decay_from")
+PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name", "resume_decay_from",
+         "model", "teacher")  # fmt: skip
 
 
-def run_in_folder(run: Callable[..., Any], *arguments: Any) -> None:
+def run_in_folder(run: Callable[..., Any], *arguments: Any, free: Collection[str] = ()) -> None:
     """Run a command in its output folder: resume it if it was killed, skip it if it is finished.
 
     Args:
         run: Takes the arguments; not called if the same run is finished.
         arguments: Dataclasses, one of which has `output_dir`.
+        free: Options that do not change this run, besides `FREE`.
 
     Raises:
         ValueError: Another process writes into the folder, or the folder contains another run or foreign files.
@@ -97,7 +99,7 @@ def run_in_folder(run: Callable[..., Any], *arguments: Any) -> None:
         with waiting:
             if writes:
                 stack.enter_context(lock_folder(folder))
-                is_open = begin_run(folder, options, describe_run(arguments))
+                is_open = begin_run(folder, options, describe_run(arguments, free))
             else:
                 is_open = not read_record(folder).get("finished")
         if not is_open:
@@ -258,18 +260,18 @@ def read_record(folder: Path) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ what a run is
 
 
-def describe_run(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Return the options that identify a run, with digests instead of local paths."""
+def describe_run(arguments: Sequence[Any], free: Collection[str] = ()) -> dict[str, Any]:
+    """Return the options that identify a run, with digests instead of local paths; see `run_in_folder`."""
     options: dict[str, Any] = {}
     for group in arguments:
         for item in fields(group):
-            if item.init and item.name not in FREE and not item.name.startswith(FREE_PREFIXES):
+            if item.init and item.name not in {*FREE, *free} and not item.name.startswith(FREE_PREFIXES):
                 value = getattr(group, item.name)
                 if item.name == "mix" and value is not None:  # a file and its share
                     file, _, value = value.rpartition(":")
                     options["mix_file"] = describe_option("mix_file", file)
                 options[item.name] = describe_option(item.name, value)
-        if isinstance(group, TrainingArguments):
+        if isinstance(group, TrainingArguments) and "num_processes" not in free:
             options["num_processes"] = group.world_size
     return json.loads(json.dumps({"options": options}, default=str))
 

@@ -1,5 +1,6 @@
 """examples/run_distill.py as a user runs it."""
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -97,14 +98,14 @@ def test_rerun_skips_and_killed_step_continues(run, tmp_path, capsys):
     assert files == {file: file.stat().st_mtime_ns for file in folder.rglob("model.safetensors")}
     # Killed after the first of two steps: the checkpoint is there, what comes at the end is not.
     last = folder / "adapted-distilled"
-    record = json.loads((last / "step.json").read_text())
-    (last / "step.json").write_text(json.dumps(record | {"done": False}))
+    record = json.loads((last / "_run.json").read_text())
+    (last / "_run.json").write_text(json.dumps(record | {"finished": False}))
     # The second checkpoint was being saved: it lacks what Trainer writes last.
     for file in [last / "checkpoint-2" / "trainer_state.json", last / "model.safetensors"]:
         file.unlink()
     run(save_strategy="steps", save_steps=1)
     assert all(torch.equal(weight, expected[name]) for name, weight in load_file(last / "model.safetensors").items())
-    assert json.loads((last / "step.json").read_text())["done"]
+    assert json.loads((last / "_run.json").read_text())["finished"]
 
 
 def test_dry_run_writes_nothing(run, tmp_path, capsys):
@@ -163,26 +164,29 @@ def test_other_students_and_relations(run, tmp_path, teacher):
     assert AutoModel.from_pretrained(folder / "adapted").config.num_attention_heads == 1
 
 
-def test_plan_from_another_base(run, tmp_path):
+def test_a_step_of_other_options_or_from_another_base_is_refused(run, tmp_path, teacher):
+    def refuse(what, **options):
+        with pytest.raises(ValueError, match=f"contains another run, finished, with .*{what}"):
+            run(strategy="from_scratch", **options)
+
     run(strategy="from_scratch")
-    with pytest.raises(
-        ValueError, match=r"student must have been made with the same options, but has hidden_size 16, now 32"
-    ):
-        run(strategy="from_scratch", hidden_size=32)
+    refuse(r"hidden_size 16, now 32", hidden_size=32)
     (tmp_path / "general.txt").write_text("other words\n" * 9)
-    for name, value in {"mix": f"{tmp_path / 'general.txt'}:0.5", "objective": "clm"}.items():
-        with pytest.raises(ValueError, match=f"must have been made with the same options, but has {name} "):
-            run(strategy="from_scratch", **{name: value})
-    with pytest.raises(ValueError, match=r"adapted must have been made with the same options, but has steps 6, now 8"):
-        run(strategy="from_scratch", student_steps=8)
-    with pytest.raises(
-        ValueError, match=r"adapted must have been made with the same options, but has weight_decay 0\.0, now 0\.5"
-    ):
-        run(strategy="from_scratch", weight_decay=0.5)
+    refuse(r"mix None, now '0\.5'", mix=f"{tmp_path / 'general.txt'}:0.5")
+    refuse(r"objective 'mlm', now 'clm'", objective="clm")
+    refuse(r"max_steps 6, now 8", student_steps=8)
+    refuse(r"weight_decay 0\.0, now 0\.5", weight_decay=0.5)
+    run(strategy="from_scratch", teacher_steps=9, teacher_layer=1, save_steps=3)  # none of them changes a step
     corpus = tmp_path / "corpus.txt"
-    corpus.write_text(corpus.read_text(encoding="utf-8").upper(), encoding="utf-8")
-    with pytest.raises(ValueError, match="adapted must have been made with the same options, but has text "):
-        run(strategy="from_scratch")
+    texts = corpus.read_text(encoding="utf-8")
+    corpus.write_text(texts.upper(), encoding="utf-8")
+    refuse("other content of train_file")
+    corpus.write_text(texts, encoding="utf-8")
+    model = AutoModelForMaskedLM.from_pretrained(teacher)
+    model.get_input_embeddings().weight.data.mul_(2)
+    model.save_pretrained(teacher)
+    refuse("other content of .*teacher")
+    run(strategy="from_scratch", overwrite_output_dir=True)
 
 
 def test_general_text(run, tmp_path, capsys):
@@ -200,8 +204,9 @@ def test_general_text(run, tmp_path, capsys):
     (tmp_path / "dataset").mkdir()
     (tmp_path / "corpus.txt").rename(tmp_path / "dataset" / "train.txt")
     folder = run(general_file=general, dataset_name=tmp_path / "dataset", train_file=None)
-    records = {name: json.loads((folder / name / "step.json").read_text()) for name in ("distilled", "adapted")}
-    assert records["distilled"]["options"]["general_file"] == [str(general)]
+    records = {name: json.loads((folder / name / "_run.json").read_text()) for name in ("distilled", "adapted")}
+    digest = hashlib.sha256(general.read_bytes()).hexdigest()
+    assert records["distilled"]["options"]["train_file"] == [[f"sha256:{digest}"]]
     assert records["adapted"]["options"]["train_file"] is None
 
 
