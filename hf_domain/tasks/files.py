@@ -1,7 +1,7 @@
 """Check the files of a task: every row must be what its script reads. Also reads the texts for TAPT."""
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -201,7 +201,6 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
 
     def read_file(split: str, name: str) -> None:
         read[split] = [*read_rows(name, folder)]
-        _check_types(read[split])
 
     for split, name in files.items():
         collect(read_file, split, name)
@@ -220,12 +219,16 @@ def _check_rows(
     def locate(split: str, row: int) -> str:
         return read[split][row][0]
 
-    splits = DatasetDict({split: load_table([row for _, row in rows], files[split]) for split, rows in read.items()})
-    first = next(iter(files))
-    label = name_label_column(kind, splits[first].column_names)
+    first, splits = next(iter(files)), DatasetDict()
+    label = name_label_column(kind, read[first][0][1])
+    texts = {split: find_texts(kind, name, folder, names) for split, name in files.items()}
+    for split, rows in read.items():
+        columns = TASK_COLUMNS[kind] if kind in TEXTS else {label, *texts[first], *texts[split]}
+        _check_types(rows, columns)
+        own = [{column: row[column] for column in row if column in columns} for _, row in rows]
+        splits[split] = load_table(own, files[split])
     check_columns(splits, sorted(TASK_COLUMNS[kind]) if kind in TEXTS else [label])
     if kind == "similarity":
-        find_texts(kind, files[first], folder, names)
         find_split_columns(splits, label, names, locate)
         check_scores(splits, label, locate)
         check_variety(splits[first][label], label)
@@ -250,11 +253,12 @@ def _check_rows(
     task.check(splits, does_train=True)
 
 
-def _check_types(rows: Examples) -> None:
-    """Raise a ValueError where a column has another type than in a row before: the command could not read the file."""
+def _check_types(rows: Examples, columns: Collection[str]) -> None:
+    """Raise a ValueError where one of the columns has another type than in a row before."""
     types: dict[str, type] = {}
     for where, row in rows:
-        for column, value in row.items():
+        for column in columns:
+            value = row.get(column)
             own = float if type(value) is int else type(value)
             if value is not None and types.setdefault(column, own) is not own:
                 raise ValueError(

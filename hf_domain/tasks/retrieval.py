@@ -17,7 +17,7 @@ JUDGED = ".tsv"
 COLUMNS = ["query-id", "corpus-id", "score"]
 
 
-def find_texts(judgments: Path) -> tuple[Path, Path]:
+def find_collection(judgments: Path) -> tuple[Path, Path]:
     """Return the corpus and the queries that belong to a table: those of the folder above `qrels`."""
     folder = judgments.absolute().parents[1]
     return folder / CORPUS, folder / QUERIES
@@ -85,13 +85,13 @@ def read_queries(
 
     Args:
         judgments: Table of the split.
-        corpus: Default: see `find_texts`.
+        corpus: Default: see `find_collection`.
         queries: The same.
 
     Raises:
         ValueError: See `read_judgments` and `load_texts`; or a judgment names a query or a passage that is not there.
     """
-    neighbors = find_texts(judgments)
+    neighbors = find_collection(judgments)
     passages, asked = load_texts(corpus or neighbors[0]), load_texts(queries or neighbors[1])
     for query, relevant in read_judgments(judgments).items():
         if lacking := [name for name in relevant if name not in passages]:

@@ -247,7 +247,7 @@ def read_predictions(
     return join_labels(labels, examples, task)
 
 
-def list_labels(kind: str, example: dict[str, Any]) -> list[str]:
+def list_gold(kind: str, example: dict[str, Any]) -> list[str]:
     """List the gold labels of an example of a classification."""
     label = get_label(kind, example)
     return [name_label(name) for name in (label if isinstance(label, list) else [label])]
@@ -256,7 +256,7 @@ def list_labels(kind: str, example: dict[str, Any]) -> list[str]:
 def join_labels(labels: Sequence[Sequence[str]], examples: list[dict[str, Any]], task: Task) -> Predictions:
     """Pair the predicted labels of each example with the gold ones."""
     ignored = str(task.options["negative_labels"]).split(",") if task.metric == "positive_micro_f1" else []
-    gold = [list_labels(task.kind, example) for example in examples]
+    gold = [list_gold(task.kind, example) for example in examples]
     return Predictions.of_names(labels, gold, task.metric, ignored)
 
 

@@ -16,8 +16,7 @@ from hf_domain.data.files import SPLITS
 from hf_domain.datastore.nearest import search_texts
 from hf_domain.tasks.baseline import make_constants
 from hf_domain.tasks.files import TEXTS, VALUES, Task, find_texts, get_label
-from hf_domain.tasks.retrieval import find_texts as find_texts_of
-from hf_domain.tasks.retrieval import load_texts
+from hf_domain.tasks.retrieval import find_collection, load_texts
 from hf_domain.tasks.scores import (
     MAJORITY,
     Predictions,
@@ -25,7 +24,7 @@ from hf_domain.tasks.scores import (
     join_labels,
     join_predictions,
     join_values,
-    list_labels,
+    list_gold,
     read_examples,
 )
 from hf_domain.tasks.sentences import DEPTH, RetrievalTask
@@ -73,7 +72,7 @@ def _score_search(file: Path, limit: Any, metric: str, time: int) -> dict[str, f
     """Score the search by BM25 once for all rows and seeds; `time` detects a changed file."""
     floors = {MAJORITY: 0.0}
     with suppress(ModuleNotFoundError):  # tantivy is an extra
-        floors[SEARCH] = search_words(read_examples(file, limit), load_texts(find_texts_of(file)[0]), metric)
+        floors[SEARCH] = search_words(read_examples(file, limit), load_texts(find_collection(file)[0]), metric)
     return floors
 
 
@@ -113,7 +112,7 @@ def predict_majority(task: Task, train: Rows, test: Rows) -> Predictions:
         return join_answers({str(example["id"]): "" for example in test}, test, task.metric)
     names, matrix = make_matrix(task, train)
     if task.kind == "classification":
-        majority = Counter(chain(*[list_labels(task.kind, example) for example in train])).most_common(1)[0][0]
+        majority = Counter(chain(*[list_gold(task.kind, example) for example in train])).most_common(1)[0][0]
         return join_labels([[majority]] * len(test), test, task)
     constants = make_constants("multi_label_classification", matrix, len(names))
     sets = [[name for name, logit in zip(names, logits, strict=True) if logit > 0] for logits in constants]
@@ -196,7 +195,7 @@ def make_matrix(task: Task, train: Rows) -> tuple[list[str], np.ndarray]:
     if task.kind in VALUES:
         values = np.array(get_values(task, train))[:, None]
         return [*map(str, np.unique(values))], values
-    labels = [list_labels(task.kind, example) for example in train]
+    labels = [list_gold(task.kind, example) for example in train]
     names = sorted({*chain(*labels)})
     return names, np.array([[float(name in own) for name in names] for own in labels])
 

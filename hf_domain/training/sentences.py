@@ -17,7 +17,7 @@ from hf_domain.data.corpora import check_length
 from hf_domain.data.files import check_held_out, load_files
 from hf_domain.safe_io import read_json, write_json, write_text
 from hf_domain.tasks.outputs import LABELS, format_labels, list_predicted
-from hf_domain.tasks.retrieval import JUDGED, find_texts, load_texts, read_queries
+from hf_domain.tasks.retrieval import JUDGED, find_collection, load_texts, read_queries
 from hf_domain.tasks.sentences import (
     RetrievalTask,
     SentenceTask,
@@ -89,7 +89,7 @@ def name_texts(args: Any, training_args: TrainingArguments) -> tuple[Any, Traini
     wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
     files = [file for split, is_wanted in wanted.items() if is_wanted and (file := getattr(args, f"{split}_file"))]
     if files and files[0].endswith(JUDGED):
-        corpus, queries = find_texts(Path(files[0]))
+        corpus, queries = find_collection(Path(files[0]))
         args.corpus_file, args.queries_file = args.corpus_file or str(corpus), args.queries_file or str(queries)
     return args, training_args
 

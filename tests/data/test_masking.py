@@ -113,11 +113,6 @@ def test_special_tokens_spelled_in_a_text_are_not_predicted():
     assert torch.equal(labels == -100, special)
 
 
-def test_a_chinese_character_is_a_word_for_bert():
-    tokenizer = make_bert_tokenizer()
-    assert find_words(encode(tokenizer, "合同应当")["word_ids"]) == [[1], [2], [3], [4]]
-
-
 @pytest.mark.parametrize("collator_class", [DataCollatorForTokenMask, DataCollatorForWholeWordMask])
 def test_seed_and_batch_decide_alone(collator_class):
     tokenizer = make_bert_tokenizer()

@@ -1,4 +1,4 @@
-"""Data in every form that a person holds it in is the same data at every entry point."""
+"""Tables from data in every form that a person holds it in."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict, IterableDataset
-from tiny_tokenizers import SENTENCES, make_bert_tokenizer
+from tiny_tokenizers import SENTENCES
 
-from hf_domain.data.corpora import load_corpus, tokenize_corpus
 from hf_domain.data.files import load_rows, load_table
 
 
@@ -26,46 +25,21 @@ def write_file(folder):
 
 
 FORMS = {
-    "name of a file": lambda folder: str(write_file(folder)),
     "path": write_file,
     "glob": lambda folder: f"{write_file(folder).parent}/*.txt",
-    "paths": lambda folder: [write_file(folder)],
-    "texts": lambda _: SENTENCES,
     "tuple of texts": lambda _: tuple(SENTENCES),
     "rows": lambda _: list(yield_rows()),
-    "generator of texts": lambda _: yield_sentences(),
     "generator of rows": lambda _: yield_rows(),
     "function": lambda _: yield_sentences,
-    "DataFrame": lambda _: pd.DataFrame({"text": SENTENCES}, index=range(5, 5 + len(SENTENCES))),
+    "DataFrame with an index": lambda _: pd.DataFrame({"text": SENTENCES}, index=range(5, 5 + len(SENTENCES))),
     "Series": lambda _: pd.Series(SENTENCES),
-    "Dataset": lambda _: Dataset.from_dict({"text": SENTENCES}),
-    "IterableDataset": lambda _: Dataset.from_dict({"text": SENTENCES}).to_iterable_dataset(),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_the_same_corpus(form, tmp_path):
-    corpus = load_corpus(FORMS[form](tmp_path), validation_split_percentage=0)
-    assert [row["text"] for row in corpus["train"]] == SENTENCES
-    tokenizer = make_bert_tokenizer()
-    expected = tokenizer(SENTENCES)["input_ids"]
-    for data in (corpus, FORMS[form](tmp_path)):
-        examples = tokenize_corpus(data, tokenizer, line_by_line=True)
-        assert [row["input_ids"] for row in examples["train"]] == expected
-
-
-def test_splits_of_a_dataset_are_the_splits_of_the_corpus():
-    splits = {name: Dataset.from_dict({"text": [name]}) for name in ("train", "validation", "test")}
-    assert {name: rows["text"][:] for name, rows in load_corpus(DatasetDict(splits)).items()} == {
-        "train": ["train"],
-        "validation": ["validation"],
-    }
-    corpus = load_corpus(SENTENCES, SENTENCES[:1])
-    assert (len(corpus["train"]), corpus["validation"]["text"][:]) == (len(SENTENCES), SENTENCES[:1])
-    only = load_corpus(DatasetDict(test=splits["test"]), validation_split_percentage=0)
-    assert only["train"]["text"][:] == ["test"]
-    with pytest.raises(ValueError, match="but has validation, test"):
-        load_corpus(DatasetDict({name: splits[name] for name in ("validation", "test")}))
+def test_every_form_is_the_same_table(form, tmp_path):
+    """test_entry_points.py has the forms that the documentation lists."""
+    assert [row["text"] for row in load_rows(FORMS[form](tmp_path))] == SENTENCES
 
 
 def test_rows_may_lack_columns_of_later_rows(tmp_path):

@@ -1,8 +1,8 @@
-"""Sequence classification: kinds of tasks, labels there and back."""
+"""Sequence classification: rows to inputs, logits to predictions."""
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from datasets import Dataset, DatasetDict
 from sklearn.metrics import f1_score
 from tiny_tokenizers import make_bert_tokenizer
 
@@ -15,54 +15,6 @@ from hf_domain.tasks.classification import (
     name_predictions,
     tokenize_texts,
 )
-from hf_domain.tasks.labels import find_labels, find_problem_type, name_multi_hot
-
-
-@pytest.mark.parametrize(
-    ("label", "do_regression", "multi_label", "problem_type"),
-    [
-        ("a", None, None, "single_label_classification"),
-        (1, None, None, "single_label_classification"),
-        (0.5, None, None, "regression"),
-        (0.5, False, None, "single_label_classification"),
-        (1, True, None, "regression"),
-        (["a"], None, None, "multi_label_classification"),
-        (["a"], False, True, "multi_label_classification"),
-    ],
-)
-def test_problem_type_follows_labels_and_settings(label, do_regression, multi_label, problem_type):
-    dataset = Dataset.from_dict({"label": [label]})
-    assert find_problem_type(dataset, "label", do_regression, multi_label) == problem_type
-
-
-def test_lists_written_as_text_are_no_names():
-    """A .csv file cannot hold lists: each combination of labels would be a class."""
-    dataset = Dataset.from_dict({"label": ['["a", "b"]', None, '["a"] ']})
-    with pytest.raises(ValueError, match=r'such as \["a", "b"\]\. Write JSON lines, .* or set --multi_label false'):
-        find_problem_type(dataset, "label", None, None)
-    assert find_problem_type(dataset, "label", None, False) == "single_label_classification"
-    dataset = Dataset.from_dict({"label": ["[a]", "b"]})
-    assert find_problem_type(dataset, "label", None, None) == "single_label_classification"
-
-
-@pytest.mark.parametrize("kind", [int, float, bool])
-def test_rows_of_zeros_and_ones_are_several_labels(kind):
-    def read(*lists, names=None, feature=None):
-        labels = [None if row is None else [kind(value) for value in row] for row in lists]
-        features = feature and Features(text=Value("string"), label=feature)
-        rows = Dataset.from_dict({"text": ["a"] * len(labels), "label": labels}, features=features)
-        return name_multi_hot(DatasetDict(train=rows), "label", names)["train"]["label"][:]
-
-    assert read(None, [1, 0, 0], [0, 1, 1]) == [None, ["0"], ["1", "2"]]
-    assert read([1, 0, 0], [0, 1, 1], names=["a", "b", "c"]) == [["a"], ["b", "c"]]
-    if kind is int:
-        feature = List(ClassLabel(names=["x", "y", "z"]))
-        assert read([1, 0, 0], [0, 1, 1], feature=feature) == [["x"], ["y", "z"]]
-    assert read([1, 0], [0, 1], [0, 0]) == [["0"], ["1"], []]
-    for lists in ([[1], [0], [1]], [[1, 0], [0], []], [[0, 1], []]):  # names of labels
-        assert read(*lists) == lists
-    with pytest.raises(ValueError, match="a name for each of the 2 values of label, but has 1: a"):
-        read([0, 1], [1, 0], names=["a"])
 
 
 @pytest.mark.parametrize(
@@ -108,13 +60,6 @@ def test_hidden_labels_of_a_test_set_are_left_out(caplog):
     assert "The labels of test are hidden (label is -1): its rows are predicted, not scored" in caplog.messages
     known = DatasetDict(train=train.map(lambda row: {"label": row["label"] - 1}), test=test)
     assert "label" in Classification(ClassificationArguments()).read(known)["test"].column_names
-
-
-def test_twins_among_labels_are_named_once(caplog):
-    rows = Dataset.from_dict({"label": ["yes", "yes ", "Yes", "no", "caf\u00e9", "cafe\u0301"]})
-    names, _ = find_labels(DatasetDict(train=rows), "label")
-    (line,) = caplog.messages
-    assert len(names) == 6 and "'Yes', 'yes', 'yes '; 'cafe\\u0301', 'caf\\xe9'. Give them one spelling" in line
 
 
 def test_labels_are_encoded_by_problem_type():

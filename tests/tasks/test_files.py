@@ -83,6 +83,12 @@ def test_hidden_labels_cannot_be_scored(tmp_path):
     assert "-1 in all rows of test.jsonl" in told
 
 
+@pytest.mark.parametrize("kind", RIGHT)
+def test_columns_that_nobody_reads_may_hold_anything(tmp_path, kind):
+    rows = [RIGHT[kind] | {"year": 2001, "notes": [1]}, OTHER[kind] | {"year": "n/a", "notes": ["a"]}]
+    assert check(tmp_path, kind, rows) == []
+
+
 @pytest.mark.parametrize(
     ("text", "problem"), [("", "test.jsonl is empty"), ('{"text": "a", "label": "cat"}\n{"te', "line 2 of test.jsonl")]
 )

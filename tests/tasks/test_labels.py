@@ -1,20 +1,9 @@
-"""Labels: which there are, and their way from words to tokens and back."""
+"""Labels: their kind, and which there are."""
 
-import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
-from tiny_tokenizers import MAKERS, make_tokenizer
-from transformers import AutoTokenizer, BertweetTokenizer, EvalPrediction
 
-from hf_domain.tasks.labels import find_ids, find_labels
-from hf_domain.tasks.token_classification import (
-    choose_words,
-    continue_labels,
-    cut_sentence,
-    list_scored,
-    prepare_for_words,
-    tokenize_words,
-)
+from hf_domain.tasks.labels import find_ids, find_labels, find_problem_type, name_multi_hot
 
 
 def make_splits(**columns):
@@ -52,111 +41,60 @@ def test_ids_are_found_by_name():
         find_ids("c", ["a", "b"])
 
 
-WORDS = ["Cardiomyopathy", "and", "leukaemia", "."]
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_the_first_token_of_a_word_has_its_label(kind, tmp_path):
-    tokenizer = make_tokenizer(kind)
-    prepare_for_words(tokenizer)
-    encodings = tokenize_words([WORDS, WORDS[:1]], [[1, 0, 2, 0], [1]], tokenizer)
-    everywhere = tokenize_words([WORDS], [[1, 0, 2, 0]], tokenizer, continued=[0, 3, 2])["labels"][0]
-    pieces = [
-        len(tokenizer(f"{' ' * (kind == 'roberta')}{word}", add_special_tokens=False)["input_ids"]) for word in WORDS
-    ]
-    if kind == "modernbert":
-        pieces = [len(tokenizer(word, add_special_tokens=False)["input_ids"]) for word in WORDS]
-    assert max(pieces) > 1
-    labels = list(zip([1, 0, 2, 0], pieces, strict=True))
-    expected = [-100, *(token for label, count in labels for token in [label] + [-100] * (count - 1)), -100]
-    assert encodings["labels"] == [expected, [*expected[: pieces[0] + 1], -100]]
-    later = {0: 0, 1: 3, 2: 2}
-    assert everywhere == [
-        -100,
-        *(token for label, count in labels for token in [label] + [later[label]] * (count - 1)),
-        -100,
-    ]
-    # Words of a list are tokenized as in running text, also after the tokenizer was saved.
-    running = tokenizer(" ".join(WORDS[:3]))["input_ids"]
-    assert tokenizer(WORDS[:3], is_split_into_words=True)["input_ids"] == running
-    tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
-    assert AutoTokenizer.from_pretrained(tmp_path)(WORDS[:3], is_split_into_words=True)["input_ids"] == running
-
-
-def test_later_tokens_of_a_word_continue_its_entity():
-    names = ["B-Disease", "B-Gene", "I-Disease", "O", "Drug"]
-    assert [names[label] for label in continue_labels(names)] == ["I-Disease", "B-Gene", "I-Disease", "O", "Drug"]
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_a_word_without_tokens_does_not_shift_the_tags_after_it(kind):
-    tokenizer = make_tokenizer(kind)
-    prepare_for_words(tokenizer)
-    sentence, tags = ["and", "\u200b", "leukaemia", "."], [1, 2, 3, 4]
-    encodings = tokenize_words([sentence, WORDS], [tags, [1, 0, 2, 0]], tokenizer)
-    options = {"is_split_into_words": True, "add_special_tokens": False}
-    known = [word for word, text in enumerate(sentence) if tokenizer([text], **options)["input_ids"]]
-    assert encodings["words"][0] == known and {0, 2, 3} <= {*known}
-    assert [label for label in encodings["labels"][0] if label != -100] == [tags[word] for word in known]
-    assert encodings["labels"][1] == tokenize_words([WORDS], [[1, 0, 2, 0]], tokenizer)["labels"][0]
-
-
-def test_long_sentences_become_windows_and_short_ones_are_padded():
-    tokenizer = make_tokenizer("bert")
-    sentences, labels = [["and", ".", "and", ".", "and"], ["."], []], [[1, 2, 3, 4, 5], [6], []]
-    windows = tokenize_words(sentences, labels, tokenizer, max_seq_length=6, pad_to_max_length=True)
-    assert {*map(len, windows["input_ids"])} == {*map(len, windows["labels"])} == {6}
-    assert [*zip(windows["start"], windows["end"], windows["begins"], strict=True)] == [
-        (0, 4, True),
-        (3, 5, False),
-        (0, 1, True),
-        (0, 0, True),
-    ]
-    assert windows["words"] == [[0, 1, 2], [3, 4], [0], []]
-    scored = [label for row in windows["labels"] for label in row if label != -100]
-    assert scored == [1, 2, 3, 4, 5, 6]  # each word once
-    (long,) = tokenize_words([WORDS[:1]], [[1]], tokenizer, max_seq_length=3)["labels"]
-    assert long == [-100, 1, -100]  # a word longer than a window is cut
-
-
-def test_a_slow_tokenizer_aligns_word_by_word(tmp_path):
-    """BERTweet and PhoBERT have no `word_ids`; by hand, abc is a@@ b@@ c."""
-    (tmp_path / "vocab.txt").write_text("the 1\ncat 1\na@@ 1\nb@@ 1\nc 1\n")
-    (tmp_path / "bpe.codes").write_text("#version: 0.2\nt h 1\nth e</w> 1\nc a 1\nca t</w> 1\n")
-    tokenizer = BertweetTokenizer(str(tmp_path / "vocab.txt"), str(tmp_path / "bpe.codes"))
-    prepare_for_words(tokenizer)
-    sentences, labels = [["the", "abc", "", "cat"], ["cat"]], [[1, 2, 3, 4], [5]]
-    encodings = tokenize_words(sentences, labels, tokenizer, max_seq_length=8, pad_to_max_length=True)
-    assert encodings["labels"] == [[-100, 1, 2, -100, -100, 4, -100, -100], [-100, 5, *[-100] * 6]]
-    assert encodings["words"] == [[0, 1, 3], [0]]
-    windows = tokenize_words(sentences, labels, tokenizer, max_seq_length=6)
-    assert windows["words"] == [[0, 1], [3], [0]] and windows["labels"][1] == [-100, 4, -100]
-
-
-def test_windows_cover_every_word_within_their_room():
-    draw = np.random.default_rng(0)
-    for _ in range(200):
-        sizes, room = draw.integers(0, 6, size=draw.integers(0, 40)).tolist(), int(draw.integers(5, 20))
-        windows = cut_sentence(sizes, room)
-        assert all(sum(sizes[start:end]) <= room for start, end in windows)
-        assert [start for start, _ in windows] == sorted({start for start, _ in windows})
-        shown = choose_words(windows, len(sizes))
-        assert [word for words in shown for word in words] == [*range(len(sizes))]
-        assert all(start <= word < end for (start, end), words in zip(windows, shown, strict=True) for word in words)
-
-
-def test_logits_are_read_where_labels_are():
-    logits = np.arange(24.0).reshape(2, 4, 3)
-    labels = np.array([[-100, 1, -100, 2], [-100, 0, -100, -100]])
-    windows = Dataset.from_dict({"words": [[0, 2], [4]], "begins": [True, False]})
-    found = [*list_scored(EvalPrediction((logits, logits), labels), windows)]
-    assert [(row, words, own.tolist()) for row, words, own in found] == [
-        (0, [0, 2], [[3, 4, 5], [9, 10, 11]]),
-        (0, [4], [[15, 16, 17]]),
-    ]
-
-
 def test_values_of_other_types_stay_apart():
     dataset = Dataset.from_dict({"label": ["1", "2"]}, features=Features({"label": Value("string")}))
     assert find_labels(DatasetDict(train=dataset), "label")[1] == {"1": 0, "2": 1}
+
+
+@pytest.mark.parametrize(
+    ("label", "do_regression", "multi_label", "problem_type"),
+    [
+        ("a", None, None, "single_label_classification"),
+        (1, None, None, "single_label_classification"),
+        (0.5, None, None, "regression"),
+        (0.5, False, None, "single_label_classification"),
+        (1, True, None, "regression"),
+        (["a"], None, None, "multi_label_classification"),
+        (["a"], False, True, "multi_label_classification"),
+    ],
+)
+def test_problem_type_follows_labels_and_settings(label, do_regression, multi_label, problem_type):
+    dataset = Dataset.from_dict({"label": [label]})
+    assert find_problem_type(dataset, "label", do_regression, multi_label) == problem_type
+
+
+def test_lists_written_as_text_are_no_names():
+    """A .csv file cannot hold lists: each combination of labels would be a class."""
+    dataset = Dataset.from_dict({"label": ['["a", "b"]', None, '["a"] ']})
+    with pytest.raises(ValueError, match=r'such as \["a", "b"\]\. Write JSON lines, .* or set --multi_label false'):
+        find_problem_type(dataset, "label", None, None)
+    assert find_problem_type(dataset, "label", None, False) == "single_label_classification"
+    dataset = Dataset.from_dict({"label": ["[a]", "b"]})
+    assert find_problem_type(dataset, "label", None, None) == "single_label_classification"
+
+
+@pytest.mark.parametrize("kind", [int, float, bool])
+def test_rows_of_zeros_and_ones_are_several_labels(kind):
+    def read(*lists, names=None, feature=None):
+        labels = [None if row is None else [kind(value) for value in row] for row in lists]
+        features = feature and Features(text=Value("string"), label=feature)
+        rows = Dataset.from_dict({"text": ["a"] * len(labels), "label": labels}, features=features)
+        return name_multi_hot(DatasetDict(train=rows), "label", names)["train"]["label"][:]
+
+    assert read(None, [1, 0, 0], [0, 1, 1]) == [None, ["0"], ["1", "2"]]
+    assert read([1, 0, 0], [0, 1, 1], names=["a", "b", "c"]) == [["a"], ["b", "c"]]
+    if kind is int:
+        feature = List(ClassLabel(names=["x", "y", "z"]))
+        assert read([1, 0, 0], [0, 1, 1], feature=feature) == [["x"], ["y", "z"]]
+    assert read([1, 0], [0, 1], [0, 0]) == [["0"], ["1"], []]
+    for lists in ([[1], [0], [1]], [[1, 0], [0], []], [[0, 1], []]):  # names of labels
+        assert read(*lists) == lists
+    with pytest.raises(ValueError, match="a name for each of the 2 values of label, but has 1: a"):
+        read([0, 1], [1, 0], names=["a"])
+
+
+def test_twins_among_labels_are_named_once(caplog):
+    rows = Dataset.from_dict({"label": ["yes", "yes ", "Yes", "no", "caf\u00e9", "cafe\u0301"]})
+    names, _ = find_labels(DatasetDict(train=rows), "label")
+    (line,) = caplog.messages
+    assert len(names) == 6 and "'Yes', 'yes', 'yes '; 'cafe\\u0301', 'caf\\xe9'. Give them one spelling" in line
