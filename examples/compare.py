@@ -19,8 +19,8 @@ A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: 
       acl_arc: {kind: classification, folder: acl_arc, corpus: cs, metric: macro_f1, options: {max_seq_length: 96}}
     methods:                          # each is a row of the report
       no_adaptation:
-      general_text: {pretraining: {learning_rate: 1e-4}}  # as many steps on general text: training itself may help
-      dapt: {pretraining: {learning_rate: 1e-4}}     # the default, 3e-4, is for small encoders
+      general_text:                   # as many steps on general text: training itself may help
+      dapt:                           # at the rate that fits the encoder's size
       slow_dapt: {recipe: dapt, pretraining: {learning_rate: 5e-5}}
       varmae:
       exbert:

@@ -35,7 +35,7 @@ def test_the_model_comes_back_and_is_saved(encoder, method, tmp_path):
     table = pd.DataFrame({"text": SENTENCES * 40})
     model, tokenizer = hf_domain.adapt(encoder, table, method, output_dir=tmp_path / "adapted", **OPTIONS)
     results = read_results(tmp_path / "adapted")
-    assert math.isfinite(results["eval_loss"]) and results["learning_rate"] in (3e-4, 1e-3)
+    assert math.isfinite(results["eval_loss"]) and 0 < results["learning_rate"] <= 3.5e-3
     assert not model.training
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "adapted").eval()
     batch = AutoTokenizer.from_pretrained(tmp_path / "adapted")(SENTENCES, padding=True, return_tensors="pt")

@@ -169,8 +169,10 @@ class Method:
     """Minimum learning rate of the added weights with the recommended start; None uses the encoder's rate."""
     prepare: Callable[[Any, Any], None] | None = None
     """Prepares the recommended start on batches of the training text, before the first step."""
-    pretraining: dict[str, Any] = field(default_factory=lambda: {"learning_rate": 3e-4})
-    """Flags of masked LM that `adapt` and comparisons set, for small encoders."""
+    pretraining: dict[str, Any] = field(default_factory=dict)
+    """Flags of masked LM that `adapt` and comparisons set."""
+    rate_factor: float = 1.0
+    """Learning rate of masked LM relative to DAPT's, where less than half of the weights train."""
     trains_stock_model: bool = False
     """Whether its `--method` trains a stock model: it then continues from any checkpoint and has no options."""
     step_cost: float = 1.0
@@ -238,7 +240,7 @@ METHODS: dict[str, Method] = {
   year = "2022"
 }""",
         build=build_lora,
-        pretraining={"learning_rate": 1e-3},
+        rate_factor=3.5,
         finish=merge_lora,
         trains_stock_model=True,
         trains_rows_apart=True,
@@ -258,9 +260,9 @@ METHODS: dict[str, Method] = {
 }""",
         model_type="varmae",
         build=build_varmae,
-        # At 1e-3, a VarMAE first unlearned what its encoder knew: on biomedical text, its loss was still above the
-        # encoder's after 200 steps (results/NOTES.md). The paper's random start has further to go.
-        pretraining={"learning_rate": 3e-4, "config_overrides": "unmasked_ratio=0.15"},
+        # At DAPT's rate: at 1e-3 it first unlearned what its encoder knew. On biomedical text, its loss was still above
+        # the encoder's after 200 steps (results/NOTES.md). The paper's random start has further to go.
+        pretraining={"config_overrides": "unmasked_ratio=0.15"},
         # The mean starts as the encoder's state and the noise is low, so a frozen encoder's predictions stay the same.
         # Heads of tasks read it before the normalization: states of another scale need other rates than the encoder's.
         # The KL weight is the smallest of the paper's candidates for lambda: with 10, the noise is back at full size
@@ -289,7 +291,7 @@ METHODS: dict[str, Method] = {
         model_type="exbert",
         build=build_exbert,
         # Small new networks beside a frozen encoder bear a higher rate.
-        pretraining={"learning_rate": 1e-3},
+        rate_factor=3.5,
         # Side modules start as parts of the layers beside them, with a weight of a twentieth.
         start={"side_init": "base", "gate_bias_init": 3.0, "extension_init": "pieces"},
         extends_vocabulary=True,
@@ -328,7 +330,7 @@ METHODS: dict[str, Method] = {
         model_type="rada",
         build=build_rada,
         # A frozen encoder reads the passages, so they are encoded once for all epochs and seeds.
-        pretraining={"learning_rate": 3e-4, "config_overrides": "passage_encoder=frozen"},
+        pretraining={"config_overrides": "passage_encoder=frozen"},
         build_for_task=build_rada_for_task,
         # Selection starts with the order of the retrieval, which one word of a passage can overrule. It becomes more
         # decided in training.

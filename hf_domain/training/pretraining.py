@@ -392,7 +392,7 @@ def fit_training(
         data_args.max_seq_length = tokenizer.model_max_length
         logger.info(f"Blocks have {data_args.max_seq_length:,} tokens, the encoder's limit")
     if training_args.learning_rate is None:
-        training_args.learning_rate = choose_pretraining_rate(model, 1.0)
+        training_args.learning_rate = choose_pretraining_rate(model, METHODS[model_args.method])
 
 
 def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:

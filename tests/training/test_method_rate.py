@@ -3,11 +3,19 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from method_models import make_exbert, make_gmap, make_rada, make_varmae
 from tiny_models import make_batch, make_masked_lm
-from transformers import Trainer, TrainingArguments
+from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
 
-from hf_domain.training.method_rate import choose_method_rate, list_added_weights, use_method_rate
+from hf_domain.methods import METHODS
+from hf_domain.methods.lora import add_lora
+from hf_domain.training.method_rate import (
+    choose_method_rate,
+    choose_pretraining_rate,
+    list_added_weights,
+    use_method_rate,
+)
 
 ADDED = {
     "rada": (make_rada, {"passage_encoder": "frozen"}, "model.interface."),
@@ -86,3 +94,27 @@ def test_a_stock_model_adds_nothing(tmp_path):
     assert trainer.optimizer_cls_and_kwargs is None
     with pytest.raises(ValueError, match="a BertForMaskedLM has none"):
         choose_method_rate(model, make_args(1e-3))
+
+
+def test_the_rate_of_masked_lm_falls_with_the_size_of_the_encoder():
+    sizes = [(256, 4), (384, 6), (768, 12), (768, 24), (1024, 24), (32, 2)]
+    with torch.device("meta"):
+        models = [
+            BertForMaskedLM(
+                BertConfig(hidden_size=width, num_hidden_layers=depth, num_attention_heads=4, vocab_size=99)
+            )
+            for width, depth in sizes
+        ]
+    rates = [choose_pretraining_rate(model, METHODS["dapt"]) for model in models]
+    assert rates == pytest.approx([5.196e-4, 2.828e-4, 1e-4, 7.071e-5, 5.303e-5, 1e-3], rel=1e-3)
+
+
+def test_few_weights_beside_a_frozen_encoder_bear_a_higher_rate(caplog):
+    """An exBERT that trains its base as well does not."""
+    caplog.set_level("INFO", "hf_domain")
+    frozen = choose_pretraining_rate(make_exbert(), METHODS["exbert"])
+    assert "times 3.5 because exBERT trains only" in caplog.text
+    whole = choose_pretraining_rate(make_exbert(freeze_backbone=False), METHODS["exbert"])
+    lora = choose_pretraining_rate(add_lora(make_masked_lm("bert")), METHODS["lora"])
+    assert frozen == lora == pytest.approx(3.5 * whole)
+    assert choose_pretraining_rate(make_varmae(), METHODS["varmae"]) == whole
