@@ -46,7 +46,8 @@ SELDOM = (
     "max_predict_samples memory_cache passage_cache pad_to_max_length preprocessing_num_workers dask_scheduler",
     "overwrite_cache label_all_tokens n_best_size max_answer_length null_score_diff_threshold word_counts",
     "metric_name num_relation_heads teacher_layer teacher_dtype mlm_learning_rate trust_remote_code verbose",
-    "method_learning_rate overwrite_output_dir decay_mlm_probability resume_decay_from attn_implementation",
+    "method_learning_rate overwrite_output_dir decay_mlm_probability resume_decay_from head_first_steps",
+    "attn_implementation",
 )
 ABOUT = ("description", "epilog", "reads_options")
 

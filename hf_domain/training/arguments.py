@@ -245,7 +245,8 @@ RANGES = {
         "num_attention_heads intermediate_size num_relation_heads student_layers teacher_layer num_tokens num_seeds "
         "early_stopping_patience size step max_size min_frequency max_word_length num_processes",
         "at least 0": "weight_decay warmup_steps max_grad_norm threshold weights new_rows_first_steps teacher_steps "
-        "student_steps masked_lm_steps train_top_layers doc_stride dataloader_num_workers neftune_noise_alpha",
+        "head_first_steps student_steps masked_lm_steps train_top_layers doc_stride dataloader_num_workers "
+        "neftune_noise_alpha",
         "above 0": "learning_rate learning_rates pretraining_learning_rate mlm_learning_rate method_learning_rate "
         "num_train_epochs adam_epsilon",
         "above 0 and at most 1": "mlm_probability decay_mlm_probability",

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from hf_domain.training.run import save_metrics
 from hf_domain.training.terminal import show_progress
 
 logger = logging.getLogger(__name__)
+
+BLOCKS_TO_COUNT = 10_000  # a million tokens of 128 a block
 
 
 class MaskedLMTrainer(Trainer):
@@ -135,6 +138,54 @@ class StepCounter(TrainerCallback):
         repeats = isinstance(self.trainer.train_dataset, IterableDataset) and not args.ignore_data_skip
         collator.first_step, collator.made = 0 if repeats else state.global_step, 0
         collator.batches_per_step = args.gradient_accumulation_steps
+
+
+class HeadFirst(TrainerCallback):
+    """Trains only a new head for some steps, then everything.
+
+    The gradients of a random head would move the encoder away from what it knows. They are dropped before the step, as
+    `NewRowsFirst` does.
+
+    Args:
+        head: The head's weights, without a decoder that is the embedding table.
+        num_steps: Number of steps that train the head alone. Default: a tenth of the training.
+    """
+
+    def __init__(self, head: list[torch.nn.Parameter], num_steps: int | None) -> None:
+        self.head, self.num_steps = {id(weight) for weight in head}, num_steps
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Drop the gradients of the encoder."""
+        if state.global_step < (0.1 * state.max_steps if self.num_steps is None else self.num_steps):
+            for weight in kwargs["model"].parameters():
+                if id(weight) not in self.head:
+                    weight.grad = None
+
+
+def start_new_head(trainer: MaskedLMTrainer, num_steps: int | None) -> None:
+    """Let a new head start at the frequencies of the training's tokens, and train alone first; see `HeadFirst`."""
+    model: Any = trainer.model
+    if not (head := vars(model).get("new_head")) or trainer.train_dataset is None:
+        return
+    trainer.add_callback(HeadFirst(head, num_steps))
+    first = "a tenth of the steps" if num_steps is None else f"{num_steps:,} steps"
+    logger.info(
+        "The checkpoint has no masked-LM head. A new one starts at the frequencies of the tokens, and trains alone for "
+        f"{first} (--head_first_steps)."
+    )
+    decoder, table = model.get_output_embeddings(), model.get_input_embeddings()
+    if trainer.args.resume_from_checkpoint is not None or trainer.trunk is not None or decoder is None:
+        return
+    counts = torch.ones(len(decoder.weight), dtype=torch.float64)
+    for row in islice(trainer.train_dataset, BLOCKS_TO_COUNT):  # type: ignore[arg-type]
+        counts += torch.bincount(torch.tensor(row["input_ids"]), minlength=len(counts))
+    with torch.no_grad():
+        if decoder.weight.shape == table.weight.shape:
+            decoder.weight.copy_(table.weight)
+        if getattr(decoder, "bias", None) is not None:
+            decoder.bias.copy_((counts / counts.sum()).log())
 
 
 def read_trunk(trunk: str) -> dict[str, Any]:

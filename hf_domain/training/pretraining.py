@@ -45,7 +45,13 @@ from hf_domain.training.arguments import (
 )
 from hf_domain.training.callbacks import log_auxiliary_losses
 from hf_domain.training.masked_lm_corpus import CorpusArguments, load_examples, make_collator, split_mix
-from hf_domain.training.masked_lm_trainer import MaskedLMTrainer, evaluate_masked_lm, evaluate_start, read_trunk
+from hf_domain.training.masked_lm_trainer import (
+    MaskedLMTrainer,
+    evaluate_masked_lm,
+    evaluate_start,
+    read_trunk,
+    start_new_head,
+)
 from hf_domain.training.method_rate import choose_method_rate, choose_pretraining_rate
 from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding, separate_documents
@@ -77,6 +83,10 @@ class PretrainingArguments(ModelArguments):
     )
     new_rows_first_steps: int = field(
         default=0, metadata={"help": "Train only the new rows for this many steps, then everything."}
+    )
+    head_first_steps: int | None = field(
+        default=None,
+        metadata={"help": "Train only a head that the checkpoint lacks for this many steps. Default: a tenth of them."},
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
         default="float32", metadata={"help": "Data type of the weights; use --bf16 for mixed precision."}
@@ -344,6 +354,7 @@ def pretrain_once(
     # trainer has created the repository by now: one that cannot be created must not cost a training.
     pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
     log_auxiliary_losses(trainer)
+    start_new_head(trainer, model_args.head_first_steps)
     prepare_new_rows(trainer, delta, model_args)
     with hold_frozen_weights(trainer):
         if training_args.do_train:
@@ -475,8 +486,21 @@ def load_weights(args: PretrainingArguments, config: Any) -> PreTrainedModel:
             f"{f', {args.config_name}' if args.config_name else ''}, but {key} is {[*found]} instead of {[*expected]}. "
             "Use the config that was saved with the weights."
         )
-    report_new_weights(model, set(info["missing_keys"]), is_head_new=False)
+    missing, method = set(info["missing_keys"]), METHODS[args.method]
+    if method.trains_stock_model and not method.trains_rows_apart:  # only then all of the head trains
+        missing -= mark_new_head(model, missing)
+    report_new_weights(model, missing, is_head_new=False)
     return model
+
+
+def mark_new_head(model: PreTrainedModel, missing: set[str]) -> set[str]:
+    """Note the weights of a head that a checkpoint lacks, as those of sentence embeddings do; return their names."""
+    head = {name for name in missing if not name.startswith(f"{model.base_model_prefix}.")}
+    weights = [weight for name, weight in model.named_parameters() if name in head]
+    if any(weight.dim() > 1 for weight in weights):  # a lone bias is no head
+        model.__dict__["new_head"] = weights
+        return head
+    return set()
 
 
 def supports(config: Any, attention: str) -> bool:

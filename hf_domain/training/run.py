@@ -4,6 +4,7 @@ import atexit
 import copy
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from datasets import Dataset, IterableDataset
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 from transformers import (
@@ -53,6 +54,9 @@ from hf_domain.training.terminal import (
 )
 
 logger = logging.getLogger(__name__)
+
+# What sentence-transformers writes beside an encoder; the first lists the folders of the modules after it.
+SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 
 Trained = TypeVar("Trained")
 
@@ -466,6 +470,8 @@ def finish_run(
         call: A call from Python, for the card; it gets no log lines about commands.
         texts: Documents that were in memory.
     """
+    if task == "fill-mask" and trainer.args.do_train and trainer.args.should_save:
+        keep_sentence_modules(model_args, Path(str(trainer.args.output_dir)))
     write_card(trainer, task, model_args, data_args, passage_args, documents, call, texts)
     if trainer.is_world_process_zero() and call is None:
         repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
@@ -473,6 +479,29 @@ def finish_run(
         if isinstance(model_args, FineTuningArguments) and model_args.export is not None:
             logger.info(export_trained(Path(str(trainer.args.output_dir)), task, model_args))
         log_end(trainer.args, repository, command)
+
+
+def keep_sentence_modules(model_args: ModelArguments, folder: Path) -> None:
+    """Copy what makes an encoder of sentence embeddings one: its pooling, its normalization and their list.
+
+    `SentenceTransformer(folder)` then embeds with the trained weights as it did with those before.
+    """
+    name, options = model_args.model_name_or_path, model_args.hub_options
+    del options["trust_remote_code"]
+    source = Path(name)
+    if not source.is_dir():
+        files = [*SENTENCE_FILES, "[0-9]*_*/*.json", "[0-9]*_*/*.safetensors"]
+        source = Path(snapshot_download(name, allow_patterns=files, **options))
+    if not (source / SENTENCE_FILES[0]).is_file():
+        return
+    # The first module is the encoder itself, at the top.
+    modules = [source / module["path"] for module in read_json(source / SENTENCE_FILES[0]) if module["path"]]
+    kept = [source / file for file in SENTENCE_FILES]
+    kept += [file for module in modules for suffix in ("json", "safetensors") for file in module.glob(f"*.{suffix}")]
+    for file in filter(Path.is_file, kept):
+        copy = folder / file.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(file, copy)
 
 
 def write_card(

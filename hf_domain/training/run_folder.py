@@ -37,6 +37,7 @@ MADE = (
     "vocab*",
     "merges.txt",
     "*.model",
+    "modules.json",  # without it, a folder of sentence embeddings is none
     "README.md",
     "checkpoint-*",
     *(f"{name}_results.json" for name in ("all", "train", "eval", "predict")),  # not START_RESULTS
