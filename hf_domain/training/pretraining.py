@@ -422,11 +422,7 @@ def load_masked_lm(
     """
     check_mask_token(tokenizer)
     config, overrides = load_config(args)
-    is_unknown = type(config) not in MODEL_FOR_MASKED_LM_MAPPING and not args.trust_remote_code
-    if is_unknown or config.is_encoder_decoder:
-        raise ValueError(
-            f"the model must be an encoder with a masked-LM head, such as BERT or RoBERTa, but is a {config.model_type}"
-        )
+    check_family(config, args)
     extends = any(method.extends_vocabulary for method in find_methods(config.model_type))
     if delta is not None and (extends or hasattr(config, "memory_config")):
         raise ValueError(
@@ -460,6 +456,21 @@ def load_masked_lm(
     if args.padding_free:
         remove_padding(model)
     return model
+
+
+def check_family(config: Any, args: PretrainingArguments) -> None:
+    """Raise a ValueError unless a method can train an encoder of this family."""
+    is_foreign = type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    if config.is_encoder_decoder or (is_foreign and not args.trust_remote_code):
+        raise ValueError(
+            f"the model must be an encoder with a masked-LM head, such as BERT or RoBERTa, but is a {config.model_type}"
+        )
+    if is_foreign and not METHODS[args.method].trains_stock_model:
+        choices = " or ".join(name for name in PRETRAINING_METHODS if METHODS[name].trains_stock_model)
+        raise ValueError(
+            f"--method {args.method} needs an encoder of transformers, since its checkpoints carry no code of others, "
+            f"but the code of {config.model_type} comes with {args.model_name_or_path}. Use --method {choices}."
+        )
 
 
 def load_weights(args: PretrainingArguments, config: Any) -> PreTrainedModel:
