@@ -96,8 +96,13 @@ def build_datastore(
     total = len(documents) if isinstance(documents, Dataset) else None
     with datastore._write(), tqdm(total=total, desc="Building the datastore", unit="document") as progress:
         rows = itertools.chain(first, rows)
-        _skip(rows, datastore.manifest)
-        progress.update(datastore.manifest.num_documents)
+        committed = datastore.manifest.num_documents
+        if _hash_documents(itertools.islice(rows, committed))[0] != datastore.manifest.documents_hash:
+            raise ValueError(
+                f"an interrupted build must continue with the same documents, but the first {committed} have changed. "
+                "Remove the unfinished folder to start over."
+            )
+        progress.update(committed)
         for row in rows:
             characters = max(commit_characters, datastore.manifest.num_characters * COMMIT_SHARE)
             datastore._append(_take(itertools.chain([row], rows), characters, progress), executor, False)
@@ -119,9 +124,8 @@ def _open_built(
 ) -> Datastore:
     """Return a datastore that the same call has built, perhaps just before it was killed."""
     manifest = read_manifest(folder) if (folder / MANIFEST).exists() else begun
-    documents_hash, count = "", 0
-    for document_id, text in rows if not _find_difference(begun, manifest) else ():
-        documents_hash, count = chain_hashes(documents_hash, document_id, text), count + 1
+    is_same = _find_difference(begun, manifest) is None
+    documents_hash, count = _hash_documents(rows if is_same else ())
     if not count or (documents_hash, count) != (manifest.documents_hash, manifest.num_documents):
         raise FileExistsError(
             f"a datastore must be built in a new folder, but {folder} exists. Name another or remove it."
@@ -167,16 +171,12 @@ def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrai
     return datastore
 
 
-def _skip(rows: Iterator[tuple[str, str]], manifest: Manifest) -> None:
-    """Skip the documents that an interrupted build has committed; raise if they changed."""
-    documents_hash = ""
-    for document_id, text in itertools.islice(rows, manifest.num_documents):
-        documents_hash = chain_hashes(documents_hash, document_id, text)
-    if documents_hash != manifest.documents_hash:
-        raise ValueError(
-            f"an interrupted build must continue with the same documents, but the first {manifest.num_documents} "
-            "have changed. Remove the unfinished folder to start over."
-        )
+def _hash_documents(rows: Iterable[tuple[str, str]]) -> tuple[str, int]:
+    """Return the hash of documents, as a manifest has it, and their number."""
+    documents_hash, count = "", 0
+    for document_id, text in rows:
+        documents_hash, count = chain_hashes(documents_hash, document_id, text), count + 1
+    return documents_hash, count
 
 
 def _take(rows: Iterable[tuple[str, str]], characters: float, progress: tqdm) -> Iterator[tuple[str, str]]:

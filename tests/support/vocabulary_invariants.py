@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import forked_python
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tiny_tokenizers import make_roberta_tokenizer
 from transformers import (
     BertTokenizer,
     DebertaV2Tokenizer,
@@ -101,17 +101,7 @@ def make_wordpiece() -> BertTokenizer:
 
 def make_byte_level_bpe() -> RobertaTokenizer:
     """A RoBERTa tokenizer of some hundred pieces."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=340,
-        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator(GENERAL_TEXTS, trainer)
-    model = json.loads(backend.to_str())["model"]
-    return RobertaTokenizer(vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]])
+    return make_roberta_tokenizer(GENERAL_TEXTS)
 
 
 def score_pieces(special: list[str]) -> list[tuple[str, float]]:

@@ -35,15 +35,7 @@ from hf_domain.methods.adalm.students import check_pair
 
 @dataclass
 class DistillationOutput(ModelOutput):
-    """Output of `DistillationModel`: the loss, with gradient, and its terms, detached; in nats.
-
-    Args:
-        loss: Sum of the terms.
-        attention_loss: L_AT (MiniLM).
-        query_loss: Loss of the Q-Q relations (MiniLMv2).
-        key_loss: Loss of the K-K relations (MiniLMv2).
-        value_loss: Loss of the V-V relations (both).
-    """
+    """Output of `DistillationModel`: the loss, with gradient, and the terms that it sums, detached; in nats."""
 
     loss: torch.FloatTensor | None = None
     attention_loss: torch.FloatTensor | None = None

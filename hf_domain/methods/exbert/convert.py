@@ -51,10 +51,7 @@ def load_under_head(
 
     Args:
         model: The base that the adapter was trained on, with a head, such as an `AutoModelForSequenceClassification`.
-        adapter: A folder or a name on the Hub.
-        revision: Version of the adapter on the Hub.
-        token: Access token of the Hub, for a private adapter.
-        cache_dir: Folder for downloads.
+        adapter: A folder or a name on the Hub; `revision`, `token` and `cache_dir` are those of `from_pretrained`.
 
     Raises:
         ValueError: The adapter lacks weights for this model: it is of another base.

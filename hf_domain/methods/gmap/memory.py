@@ -25,17 +25,11 @@ from hf_domain.modeling.pretrained_gmap import fingerprint_weights, read_same_id
 
 
 def load_memory_tokenizer(config: PreTrainedConfig, **hub_options: Any) -> PreTrainedTokenizerBase | None:
-    """Load the tokenizer of a memory that has its own.
+    """Load the tokenizer of a memory that has its own; None if a model has no memory, or one with the same ids.
 
     Args:
         config: The configuration of any model.
         hub_options: For `from_pretrained`: `cache_dir`, `token`.
-
-    Returns:
-        The tokenizer; None if there is no memory, or it reads the ids of the domain encoder.
-
-    Raises:
-        ValueError: The configuration does not say where the memory came from.
     """
     if getattr(config, "memory_tokenizer", "same") == "same":
         return None
@@ -71,15 +65,11 @@ def name_memory_inputs(tokenized: Dataset) -> Dataset:
 
 @dataclass
 class DataCollatorWithMemory:
-    """Collate as another collator does, and add the inputs of a memory or its states.
-
-    Args:
-        collator: Makes the batch without the memory.
-        memory_tokenizer: Pads the inputs of a memory with its own tokenizer.
-    """
+    """Collate as another collator does, and add the inputs of a memory or its states."""
 
     collator: Any
     memory_tokenizer: PreTrainedTokenizerBase | None = None
+    """Pads the inputs of a memory with its own tokenizer."""
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> Any:
         """Make a batch.
@@ -90,9 +80,6 @@ class DataCollatorWithMemory:
         Returns:
             The batch of `collator` with the arguments of a G-MAP that start with `memory_`. States are placed at their
             tokens; the states of a memory with its own tokenizer start at the left.
-
-        Raises:
-            ValueError: There are inputs of a memory, but no tokenizer to pad them.
         """
         memory = [{name: value for name, value in row.items() if name.startswith("memory_")} for row in examples]
         batch = self.collator(

@@ -61,9 +61,6 @@ class DataCollatorWithPassages:
             from a cache (see `hf_domain.methods.rada.states`).
         num_passages: Largest number of passages of an example; the best are kept. Default: K of the paper (section
             4.1).
-
-    Raises:
-        ValueError: `num_passages` is below 1.
     """
 
     collator: Callable[[list[dict[str, Any]]], Any]
@@ -89,9 +86,6 @@ class DataCollatorWithPassages:
             [passages, passage_length], and `passage_index` [batch, num_passages], the row of each passage of an
             example, -1 for none. If `passages` is None, with `passage_ids` [batch, num_passages] instead. With
             `passage_scores` [batch, num_passages], 0 for none, if the examples have them.
-
-        Raises:
-            ValueError: The examples have no `passage_ids`; a passage is unknown or too long for the model.
         """
         if "passage_ids" not in examples[0]:
             raise ValueError(

@@ -5,7 +5,6 @@ import logging
 import pytest
 import torch
 from datasets import Dataset
-from filelock import FileLock, Timeout
 from tiny_models import make_batch, make_config, make_masked_lm
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_roberta_tokenizer
 from transformers import AutoModelForMaskedLM, DataCollatorWithPadding, Trainer, TrainingArguments
@@ -227,32 +226,6 @@ def test_interrupted_computation_over_an_old_cache(tokenizer, tmp_path, monkeypa
     assert all(torch.equal(states, kept) for states, kept in zip(old, before, strict=True))  # still readable
 
 
-def test_damaged_files(tokenizer, tmp_path):
-    model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
-    first = cache_memory_states(model, dataset, tmp_path)[0].clone()
-    (shard,) = tmp_path.glob("*.safetensors")
-    content = shard.read_bytes()
-    shard.unlink()  # what is mapped is not cut off
-    shard.write_bytes(content[:-10])
-    with pytest.raises(ValueError, match=r"must be complete, but .*Compute the states again"):
-        open_cache(tmp_path, model, dataset)
-    assert torch.equal(cache_memory_states(model, dataset, tmp_path)[0], first)
-
-
-def test_one_process_computes_at_a_time(tokenizer, tmp_path, monkeypatch):
-    model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
-    locked = []
-
-    def look(*_, **__):
-        with pytest.raises(Timeout), FileLock(tmp_path / "states.lock", timeout=0, is_singleton=False):
-            pass
-        locked.append(True)
-        return []
-
-    monkeypatch.setattr("hf_domain.methods.hidden_state_cache.compute_shards", look)
-    assert len(cache_memory_states(model, dataset, tmp_path)) == 0 and locked == [True]
-
-
 def test_cache_of_a_model_that_was_saved(tokenizer, tmp_path):
     model, dataset = make_gmap(tokenizer), tokenize(tokenizer)
     cache_memory_states(model, dataset, tmp_path / "cache")
@@ -294,31 +267,6 @@ def test_collator_without_the_tokenizer_of_the_memory(tokenizer):
     rows = list(tokenize(tokenizer, memory_tokenizer=make_roberta_tokenizer()))
     with pytest.raises(ValueError, match="need a memory_tokenizer that pads them, but it is None"):
         DataCollatorWithMemory(DataCollatorWithPadding(tokenizer))(rows)
-
-
-def test_interrupted_computation_continues(tokenizer, tmp_path, monkeypatch):
-    model = make_gmap(tokenizer)
-    dataset = tokenize(tokenizer, texts=SENTENCES * 81)  # 405 examples
-    monkeypatch.setattr(hidden_state_cache, "SHARD_SEQUENCES", 100)
-    encode = model.encode_memory
-    runs = []
-
-    def fail_late(**inputs):
-        runs.append(len(inputs["input_ids"]))
-        if len(runs) == 250:
-            raise KeyboardInterrupt
-        return encode(**inputs)
-
-    monkeypatch.setattr(model, "encode_memory", fail_late)
-    with pytest.raises(KeyboardInterrupt):
-        cache_memory_states(model, dataset, tmp_path / "parts", batch_size=1)
-    assert len(list((tmp_path / "parts").glob("states-*.safetensors"))) == 2
-    with pytest.raises(FileNotFoundError, match="Compute the states first"):
-        open_cache(tmp_path / "parts", model, dataset)
-    parts = cache_memory_states(model, dataset, tmp_path / "parts", batch_size=1)
-    assert len(runs) == 250 + 205
-    whole = cache_memory_states(model, dataset, tmp_path / "whole", batch_size=1)
-    assert all(torch.equal(one, other) for one, other in zip(parts, whole, strict=True))
 
 
 def test_what_has_no_states_to_keep(tokenizer, tmp_path):
