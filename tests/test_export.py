@@ -392,12 +392,6 @@ def test_missing_packages_are_named(monkeypatch, tokenizer, tmp_path):
         check_exporters("tflite")
 
 
-@needs_exporters
-def test_int8_is_for_onnx(tokenizer, tmp_path):
-    with pytest.raises(ValueError, match=r"needs export_format='onnx', but export_format is 'dynamo'"):
-        export_model(make_masked_lm("bert"), tokenizer, tmp_path, export_format="dynamo", int8=True, texts=TEXTS)
-
-
 def test_enough_texts_are_no_warning(caplog):
     export.check_quantization(True, "onnx", TEXTS * 67, 0.99)
     assert not caplog.text
@@ -410,6 +404,8 @@ def test_options_are_checked(tokenizer, tmp_path):
     model = make_masked_lm("bert")
     with pytest.raises(ValueError, match="min_cosine must be from 0 to 1, but is 2"):
         export_model(model, tokenizer, tmp_path, export_format="dynamo", min_cosine=2)
+    with pytest.raises(ValueError, match=r"needs export_format='onnx', but export_format is 'dynamo'"):
+        export_model(model, tokenizer, tmp_path, export_format="dynamo", int8=True, texts=TEXTS)
     with pytest.raises(ValueError, match="needs texts for a comparison with float32, but there are none"):
         export_model(model, tokenizer, tmp_path, int8=True, texts=[" "])
     with pytest.raises(ValueError, match=r"must have float32 weights, but has torch\.float16\. Load it"):

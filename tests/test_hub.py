@@ -263,42 +263,22 @@ def test_name_alone_is_of_the_owner_of_the_token(hub, folder):
 
 @pytest.mark.usefixtures("connect")
 @pytest.mark.parametrize(
-    ("fault", "error", "message"),
+    ("method", "path", "answer", "message"),
     [
-        (
-            Fault("POST", "/commit/", 500, times=100),
-            ConnectionError,
-            r"\(500\): .* No partial commit exists; try again later",
-        ),
-        (Fault("POST", "/commit/", "cut", times=100), ConnectionError, "No partial commit exists; try again later"),
-        (Fault("POST", "/commit/", 412, times=100), ConnectionError, r"\(412\): Fault.* Nothing was published"),
-        (Fault("POST", "/preupload/", 404, times=100), ConnectionError, r"\(404\): Fault.* Nothing was published"),
-        (
-            Fault("PUT", "/store/", 500, times=100),
-            ConnectionError,
-            "upload.* No partial commit exists; try again later",
-        ),
-        (
-            Fault("POST", "/validate-yaml", 503, times=100),
-            ConnectionError,
-            "No partial commit exists; try again later",
-        ),
-        (
-            Fault("POST", "/repos/create", 401, times=100),
-            PermissionError,
-            r"\(401\): Fault. Log in with `hf auth login`",
-        ),
-        (
-            Fault("POST", "/repos/create", 403, times=100),
-            PermissionError,
-            r"\(403\): Fault. Log in with `hf auth login`",
-        ),
+        ("POST", "/commit/", 500, r"\(500\): .* No partial commit exists; try again later"),
+        ("POST", "/commit/", "cut", "No partial commit exists; try again later"),
+        ("POST", "/commit/", 412, r"\(412\): Fault.* Nothing was published"),
+        ("POST", "/preupload/", 404, r"\(404\): Fault.* Nothing was published"),
+        ("PUT", "/store/", 500, "upload.* No partial commit exists; try again later"),
+        ("POST", "/validate-yaml", 503, "No partial commit exists; try again later"),
+        ("POST", "/repos/create", 401, r"\(401\): Fault. Log in with `hf auth login`"),
+        ("POST", "/repos/create", 403, r"\(403\): Fault. Log in with `hf auth login`"),
     ],
-    ids=["500", "cut", "412", "404", "store", "card", "401", "403"],
 )
-def test_error_of_the_server_publishes_nothing(hub, folder, fault, error, message, monkeypatch):
+def test_error_of_the_server_publishes_nothing(hub, folder, method, path, answer, message, monkeypatch):
+    error = PermissionError if answer in (401, 403) else ConnectionError
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits a minute between its own tries
-    hub.faults.append(fault)
+    hub.faults.append(Fault(method, path, answer, times=100))
     with pytest.raises(error, match=f"tester/cats.*{message}"):
         publish(folder, "tester/cats", token=TOKEN)
     assert not any(files for repository in hub.repositories.values() for _, files in repository.commits)

@@ -159,18 +159,8 @@ def test_a_model_without_a_position_table_has_the_length_that_is_asked_for():
 
 
 def test_words_of_texts():
-    assert split_words("Herr Müller's B-cells, 2024.") == [
-        "Herr",
-        "Müller",
-        "'",
-        "s",
-        "B",
-        "-",
-        "cells",
-        ",",
-        "2024",
-        ".",
-    ]
+    words = ["Herr", "Müller", "'", "s", "B", "-", "cells", ",", "2024", "."]
+    assert split_words("Herr Müller's B-cells, 2024.") == words
     assert split_words("患者 has") == ["患", "者", "has"]
     assert split_words("") == []
 
@@ -268,14 +258,8 @@ def test_a_rada_reads_as_many_passages_as_in_fine_tuning(tmp_path, monkeypatch):
         for number in (None, 3):
             predict(model, SENTENCES[:2], datastore=options["datastore"], num_passages=number)
     assert asked == [2, 3, 2, 3]  # a number that is given for once is not kept
-    arguments = [
-        "predict",
-        str(tmp_path / "task"),
-        str(write_rows(tmp_path, rows)),
-        "--datastore",
-        options["datastore"],
-    ]
-    monkeypatch.setattr(sys, "argv", arguments)
+    arguments = [str(tmp_path / "task"), str(write_rows(tmp_path, rows)), "--datastore", options["datastore"]]
+    monkeypatch.setattr(sys, "argv", ["predict", *arguments])
     main()
     assert asked[4:] == [2]
     # Another fine-tuning keeps the number; a model of an earlier version has 10.

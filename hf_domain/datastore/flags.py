@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from datasets import Dataset, IterableDataset, load_dataset
 from transformers import AutoTokenizer
@@ -120,7 +120,7 @@ def build_or_open(data_args: DocumentArguments, args: DatastoreArguments) -> Dat
 def build_or_add(data_args: DocumentArguments, args: DatastoreArguments, datastore: Datastore | None) -> Datastore:
     """Add the documents to a datastore, or to a new one."""
     documents = read_documents(data_args)
-    columns = choose_columns(documents, data_args.text_column_name, data_args.id_column_name)
+    columns: dict[str, Any] = choose_columns(documents, data_args.text_column_name, data_args.id_column_name)
     if data_args.held_out_file:
         documents = hold_out_every_tenth(documents, columns["text_column"], data_args.held_out_file)
     with open_executor(dask_scheduler=args.dask_scheduler) as executor:
@@ -128,7 +128,7 @@ def build_or_add(data_args: DocumentArguments, args: DatastoreArguments, datasto
             sys.stdout.write(f"{datastore.add(documents, **columns, executor=executor):,} new passages\n")
             return datastore
         tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, trust_remote_code=False)
-        options = columns | {"max_length": args.max_length or 256, "engine": args.engine or "tantivy"}
+        options: dict[str, Any] = columns | {"max_length": args.max_length or 256, "engine": args.engine or "tantivy"}
         options |= {"analyzer": args.analyzer, "executor": executor}
         try:
             return build_datastore(documents, args.output_dir, tokenizer, **options)

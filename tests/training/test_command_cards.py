@@ -37,12 +37,14 @@ def call(script, monkeypatch, output, *flags):
     return card
 
 
-@pytest.mark.parametrize("counts", [False, True], ids=["text", "counts"])
-def test_an_expansion_names_corpus_and_new_entries(encoders, tmp_path, monkeypatch, counts):
+@pytest.mark.parametrize(("counts", "method"), [(False, "adalm"), (True, "adalm"), (False, "words")])
+def test_an_expansion_names_corpus_and_new_entries(encoders, tmp_path, monkeypatch, counts, method):
     corpus, source = tmp_path / "corpus.txt", tmp_path / ("counts.parquet" if counts else "corpus.txt")
     corpus.write_text("the lymphoma sat on the mat\n" * 9, encoding="utf-8")
     flags = ["--model_name_or_path", encoders[0], "--train_file", corpus, "--step", 5, "--num_workers", 1]
     flags += ["--counts_file", source] if counts else []
+    (tmp_path / "words.txt").write_text("lymphoma", encoding="utf-8")
+    flags += ["--method", method, "--words", tmp_path / "words.txt"] if method == "words" else []
     card = call(run_expand_vocab, monkeypatch, tmp_path / "expanded", *flags)
     count = len(AutoTokenizer.from_pretrained(tmp_path / "expanded")) - len(AutoTokenizer.from_pretrained(encoders[0]))
     assert count > 0 and f"| new entries | {count} |" in card.text

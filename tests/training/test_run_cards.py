@@ -130,14 +130,6 @@ def test_what_the_validation_set_chose_is_said_beside_its_scores(run, tmp_path):
     assert "Measured on the test set" in card.text and "The same set also chose" not in card.text
 
 
-def test_run_that_did_not_learn_says_so(run, tmp_path):
-    rows = [{**row, "text": "the same"} for row in ONE]
-    files = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
-    _, card = run(run_classification, max_seq_length=16, **files)
-    sentence = "This model did not learn its task: on the validation set it is not better than the majority baseline"
-    assert sentence in card.text.partition("## ")[0]
-
-
 def test_what_a_local_encoder_was_made_from(run, tmp_path):
     """Its own card says so, and its license."""
     header = "---\nbase_model: google-bert/bert-base-uncased\nlicense: apache-2.0\n---\n"
