@@ -32,13 +32,7 @@ def compute_class_weights(labels: Any, num_labels: int) -> np.ndarray:
 def make_weighted_loss(
     class_weights: str, problem_type: str, labels: Any, label_names: Sequence[str]
 ) -> Callable[..., torch.Tensor] | None:
-    """Return a loss for `Trainer(compute_loss_func=...)`; None for `class_weights="none"`.
-
-    Args:
-        class_weights: "none" or "balanced".
-        problem_type: As in the model's config.
-        labels: See `compute_class_weights`.
-        label_names: Names in the order of the ids.
+    """Return a loss for `Trainer(compute_loss_func=...)` that weighs labels; None for `class_weights="none"`.
 
     Raises:
         ValueError: The task is a regression.

@@ -256,7 +256,7 @@ def _find_values(dataset: Dataset, column: str, split: str, locate: Locate) -> d
     rows: dict[Any, int] = {}
     for row, labels in enumerate(dataset[column]):
         for value in labels if isinstance(labels, list) else [labels]:
-            if _is_missing(value):
+            if value is None or value != value or (isinstance(value, str) and not value.strip()):
                 told = "NaN" if isinstance(value, float) else "empty"
                 raise ValueError(
                     f"every example must have a label, but {column} is {told} in {locate(split, row)}. "
@@ -271,11 +271,6 @@ def _find_values(dataset: Dataset, column: str, split: str, locate: Locate) -> d
             "Put numbers in quotes, or give every label a name."
         )
     return rows
-
-
-def _is_missing(value: Any) -> bool:
-    """Return whether a label is empty or NaN."""
-    return value is None or (not value.strip() if isinstance(value, str) else value != value)
 
 
 def check_values(splits: DatasetDict, column: str, locate: Locate = name_example) -> None:

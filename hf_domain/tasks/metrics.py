@@ -127,14 +127,7 @@ def list_class_metrics(problem_type: str, negative_labels: Sequence[int] = ()) -
 def compute_class_metrics(
     predictions: np.ndarray, references: np.ndarray, problem_type: str, negative_labels: Sequence[int] = ()
 ) -> dict[str, float]:
-    """Score a sequence classifier.
-
-    Args:
-        predictions: See `decode_logits`.
-        references: Gold labels in the same form.
-        problem_type: As in the model's config.
-        negative_labels: See `compute_single_label_metrics`.
-    """
+    """Score a sequence classifier: its predictions, see `decode_logits`, and gold labels in the same form."""
     if problem_type == "regression":
         return compute_regression_metrics(predictions, references)
     if problem_type == "multi_label_classification":

@@ -16,7 +16,7 @@ from datasets import Dataset, DatasetDict, IterableDatasetDict
 from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokenizer
 
 from hf_domain.data import corpora
-from hf_domain.data.corpora import check_batch, load_corpus, tokenize_corpus
+from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
 from hf_domain.data.files import load_files, locate_row
 
 
@@ -378,3 +378,12 @@ def test_less_than_a_batch_is_reported():
         check_batch(dataset, 4)
         with pytest.raises(ValueError, match="at least one batch of 5 examples, but has 4"):
             check_batch(dataset, 5)
+
+
+def test_text_that_the_tokenizer_does_not_know(caplog):
+    tokenizer = make_bert_tokenizer()
+    examples = Dataset.from_dict({"input_ids": [[tokenizer.cls_token_id, *[tokenizer.unk_token_id] * 4]]})
+    with pytest.raises(ValueError, match=r"every token of train is \[UNK\]"):
+        check_known(examples, tokenizer, "train")
+    check_known(examples, tokenizer, "train", must_know=False)
+    assert "100% of the tokens of train are [UNK]" in caplog.text
