@@ -5,9 +5,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import yaml
 from script_runs import save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 
@@ -29,7 +31,7 @@ ARGUMENTS = {
 
 
 def test_every_benchmark_is_run():
-    assert {file.stem for file in (ROOT / "benchmarks").glob("*.py")} == ARGUMENTS.keys()
+    assert {file.stem for file in (ROOT / "benchmarks").glob("*.py")} == ARGUMENTS.keys() | {"converged"}
 
 
 @pytest.fixture
@@ -69,3 +71,66 @@ def test_a_step_is_measured_beside_the_plain_one(tmp_path):
     assert rows.keys() == {"infer student bert 16", "train varmae_15 bert 16"}
     for row in rows.values():
         assert row["ratio"] == pytest.approx(row["ms"] / row["reference_ms"])
+
+
+@pytest.fixture
+def plan(paths, tmp_path):
+    """The committed plan at its smallest: the same rows and flags."""
+    content = yaml.safe_load((ROOT / "results/converged.yaml").read_text())
+    files = {"train_file": str(paths["corpus"]), "validation_file": str(paths["heldout"])}
+    task = {
+        "kind": "classification",
+        "folder": str(paths["task"]),
+        "corpus": "terms",
+        "options": {"max_seq_length": 16},
+    }
+    content |= {
+        "encoder": str(paths["encoder"]),
+        "corpora": {"terms": files},
+        "tasks": {"task": task},
+    }
+    content |= {"seeds": [1], "pretraining_seeds": [1, 2], "budget": {"tokens": 2560}, "general": None}
+    content["datastore"] = {"max_length": 32}
+    content["methods"]["no_adaptation"]["seeds"] = [1, 2]
+    for row in ("general_text", "adalm", "varmae", "exbert", "lora", "gmap"):  # each alike another one here
+        del content["methods"][row]
+    content["pretraining"] |= {"per_device_train_batch_size": 4, "max_seq_length": 16}
+    content["fine_tuning"] |= {"num_train_epochs": 2, "early_stopping_patience": 1}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path / "plan.yaml"
+
+
+def read_lines(file):
+    """The whole lines of a file of results, by the names of their steps."""
+    lines = file.read_text().split("\n")[:-1] if file.is_file() else []
+    contents = [json.loads(line) for line in lines if line.endswith("}")]
+    return {content["step"]["name"]: content for content in contents}
+
+
+@pytest.mark.benchmarks
+def test_converged_runs_stop_at_any_moment_and_add_up(plan, tmp_path, monkeypatch):
+    """Under a pretended MPS: the processes are killed once, then run out of time, then go on."""
+    control, said, output = tmp_path / "bin/nvidia-cuda-mps-control", tmp_path / "said", tmp_path / "runs.jsonl"
+    rows = yaml.safe_load(plan.read_text())["methods"]
+    control.parent.mkdir()
+    control.write_text(f'#!/bin/sh\necho "$@" >> {said}\n[ "$1" = -d ] || cat >> {said}\n')
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{control.parent}:{os.environ['PATH']}")
+    command = [sys.executable, str(ROOT / "benchmarks/converged.py"), "--plan", str(plan), "--cpu"]
+    command += ["--rows", *rows, "--seed", "1", "--output", str(output)]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while len(read_lines(output)) < 4:
+        assert first.poll() is None
+        time.sleep(0.1)
+    first.kill()
+    first.wait()
+    before = read_lines(output)
+    with output.open("a") as file:
+        file.write('{"name": "half a li')
+    run("converged", tmp_path, *command[2:], "--minutes", "0.02")
+    run("converged", tmp_path, *command[2:])
+    lines = read_lines(output)
+    fine_tunings = {name for name, line in lines.items() if line["step"]["kind"] == "fine_tuning"}
+    assert fine_tunings == {f"{row}-task-seed1" for row in rows}
+    assert all(line["status"] == "done" for line in lines.values()) and before.items() <= lines.items()
+    assert said.read_text().split() == ["-d", "-d", "quit", "-d", "quit"]

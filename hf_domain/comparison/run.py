@@ -101,6 +101,8 @@ def run_comparison(
     execute: Execute | None = None,
     num_processes: int = 1,
     dask_scheduler: str | None = None,
+    arrange: Callable[[list[Step]], list[Step]] = list,
+    note: Callable[[Result], Any] = lambda result: None,
 ) -> list[Result]:
     """Run every step that has no result yet, and return the results of all. A killed comparison resumes.
 
@@ -110,6 +112,8 @@ def run_comparison(
         execute: Runs a step and leaves its output in its folder; default runs the command in a process of its own.
         num_processes: Steps that run at once on this machine, each on its share of the cores or on a GPU of its own.
         dask_scheduler: Runs the steps on this cluster instead, see `open_client`; its workers see the same files.
+        arrange: Chooses of the missing steps those to run, with all that they need, and their order.
+        note: Called with each new result.
 
     Raises:
         ValueError: See `check_steps`; another process runs a comparison in this folder.
@@ -122,7 +126,7 @@ def run_comparison(
     plan = replace(plan, path=plan.folder.resolve() / plan.path.name)
     output_dir = output_dir.resolve()
     steps, results = check_steps(plan, output_dir)
-    missing = list_missing(steps, find_lacking(plan, steps, results, output_dir), output_dir)
+    missing = arrange(list_missing(steps, find_lacking(plan, steps, results, output_dir), output_dir))
     with lock_folder(output_dir):
         for name in ("locks", "results"):
             (output_dir / name).mkdir(exist_ok=True)
@@ -130,7 +134,7 @@ def run_comparison(
             remove_unfinished(output_dir / name)
         write_plan_file(plan, steps, output_dir)
         drop_models(output_dir, results, list_kept(plan.keep_models, results, plan.budget.numbers))
-        run_steps(missing, results, plan, output_dir, execute, num_processes, dask_scheduler)
+        run_steps(missing, results, plan, output_dir, execute, num_processes, dask_scheduler, note)
     return [results[step.name] for step in steps if step.name in results]
 
 
@@ -192,6 +196,7 @@ def run_steps(
     execute: Execute | None = None,
     num_processes: int = 1,
     dask_scheduler: str | None = None,
+    note: Callable[[Result], Any] = lambda result: None,
 ) -> None:
     """Run steps, each once those it needs are done, and add their results.
 
@@ -231,6 +236,7 @@ def run_steps(
             for future in wait(running, timeout=SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED).done:
                 step = running.pop(future)
                 results[step.name] = by_id[step.id] = get_result(future, step)
+                note(results[step.name])
                 if step.kind == "fine_tuning":
                     drop_models(output_dir, results, list_kept(plan.keep_models, results, plan.budget.numbers))
                 progress.update()

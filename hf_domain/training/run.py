@@ -88,11 +88,15 @@ def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
     atexit.register(leave_process_group)
 
 
-def warn_of_slow_bfloat16(training_args: TrainingArguments) -> None:
-    """Warn if the CPU emulates bfloat16: training then takes about three times as long as in float32."""
+def emulates_bfloat16() -> bool:
+    """Return whether the CPU emulates bfloat16: training then takes about three times as long as in float32."""
     capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.6 cannot tell
-    is_emulated = capabilities and not any(value for name, value in capabilities.items() if "bf16" in name)
-    if training_args.bf16 and training_args.device.type == "cpu" and is_emulated:
+    return bool(capabilities) and not any(value for name, value in capabilities.items() if "bf16" in name)
+
+
+def warn_of_slow_bfloat16(training_args: TrainingArguments) -> None:
+    """Warn if the CPU emulates bfloat16."""
+    if training_args.bf16 and training_args.device.type == "cpu" and emulates_bfloat16():
         logger.warning("this CPU has no bfloat16 instructions: --bf16 is about three times slower than float32 here")
 
 
