@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pretended_runs import SENTENCES, Shared, pretend, run_comparison, write_plan
@@ -122,15 +123,6 @@ def test_folds_are_all_items(compared, ran, tmp_path):
     assert sorted(read_lines(tmp_path / put_root(step.flags["train_file"], "plan"))) == sorted(items)
 
 
-def test_thresholds_are_means_over_the_runs():
-    class Run:
-        def __init__(self, *thresholds):
-            self.metrics = {"label_thresholds": list(thresholds)} if thresholds else {}
-
-    assert average_thresholds([Run(0.2, 0.5), Run(0.4, 0.7)]) == pytest.approx([0.3, 0.6])
-    assert average_thresholds([Run(), Run()]) is None
-
-
 def test_a_vote_that_no_run_has_any_more_is_forgotten(compared):
     """A training on all labels is the same with and without a vote, so that of an earlier comparison is used again."""
     compared.compare()
@@ -142,15 +134,16 @@ def test_a_vote_that_no_run_has_any_more_is_forgotten(compared):
     assert read_json(file) == {"nearest_vote": None}
 
 
-def test_votes_are_averaged_over_the_runs():
-    class Run:
-        def __init__(self, count=None, weight=0.0):
-            vote = {"count": count, "weight": weight, "label_column": "label"}
-            self.metrics = {} if count is None else {"nearest_vote": vote}
+def test_thresholds_and_votes_are_averaged_over_the_runs():
+    def make_runs(name, *values):
+        return [SimpleNamespace(metrics={} if value is None else {name: value}) for value in values]
 
-    expected = {"count": 5, "weight": pytest.approx(0.3), "label_column": "label"}
-    assert average_votes([Run(5, 0.4), Run(20, 0.2), Run(5, 0.6), Run()]) == expected
-    assert average_votes([Run(), Run()]) is None
+    thresholds = make_runs("label_thresholds", [0.2, 0.5], [0.4, 0.7])
+    assert average_thresholds(thresholds) == pytest.approx([0.3, 0.6])
+    votes = [{"count": count, "weight": weight} for count, weight in ((5, 0.4), (20, 0.2), (5, 0.6))]
+    # A run without a vote has the weight 0.
+    assert average_votes(make_runs("nearest_vote", *votes, None)) == {"count": 5, "weight": pytest.approx(0.3)}
+    assert average_thresholds(make_runs("", None, None)) is average_votes(make_runs("", None, None)) is None
 
 
 def test_a_comparison_that_has_not_ended_has_no_best_row(compared):
