@@ -19,7 +19,7 @@ from hf_domain.comparison.decision import answer, format_chance, format_points, 
 from hf_domain.comparison.figures import draw_budgets, draw_forgetting, draw_fractions, draw_gains, save_figure
 from hf_domain.comparison.results import find_models, read_plan_file, read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
-from hf_domain.comparison.summary import Report, is_cached, read_report
+from hf_domain.comparison.summary import Report, count_runs, is_cached, read_report
 from hf_domain.extras import require
 from hf_domain.methods import BASELINE
 from hf_domain.safe_io import write_json, write_text
@@ -329,10 +329,9 @@ def format_cell(report: Report, row: str, task: str, runs: Mapping[str, float], 
     cell = f"{statistics.mean(runs.values()):.1f}"
     if len(runs) > 1:
         cell += f" ± {measure_spread(runs):.1f}"
-    is_probe, pretrainings = report.plan["evaluation"] == "probe", len(report.plan["pretraining_seeds"])
+    is_probe = report.plan["evaluation"] == "probe"
     is_pretrained = any("-" in name or (is_probe and name) for name in runs)
-    seeds = report.plan["methods"][row].get("seeds") or report.plan["seeds"]
-    expected = (1 if is_probe else len(seeds)) * (pretrainings if is_pretrained else 1)
+    expected = count_runs(report.plan, row, is_pretrained)
     if len(runs) < expected:
         cell += f" [{len(runs)} of {expected} runs]"
     if unlearned:

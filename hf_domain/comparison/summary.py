@@ -229,18 +229,23 @@ def find_missing(plan: dict[str, Any], results: list[Result]) -> dict[str, list[
     pretrained = {step.method for step in steps if step.pretraining_seed is not None}
     missing = {}
     for row, options in plan["methods"].items():
-        seeds = 1 if plan["evaluation"] == "probe" else len(options.get("seeds") or plan["seeds"])
-        seeds *= len(plan["pretraining_seeds"]) if row in pretrained else 1
+        expected = count_runs(plan, row, row in pretrained)
         lacking = [
             task
             for task, own in plan["tasks"].items()
             if (options["tasks"] is None or task in options["tasks"])
-            and counts[row, task] < seeds * (own["folds"] or 1)
+            and counts[row, task] < expected * (own["folds"] or 1)
             and (own["folds"] is None or any(name.startswith(f"{row}-{task}-fold1") for name in plan["steps"]))
         ]
         if lacking:
             missing[row] = lacking
     return missing
+
+
+def count_runs(plan: dict[str, Any], row: str, is_pretrained: bool) -> int:
+    """Return the number of runs of a row on a task in a complete comparison."""
+    seeds = 1 if plan["evaluation"] == "probe" else len(plan["methods"][row].get("seeds") or plan["seeds"])
+    return seeds * (len(plan["pretraining_seeds"]) if is_pretrained else 1)
 
 
 def score_validation(plan: dict[str, Any], done: list[Result]) -> dict[str, dict[str, float]]:
