@@ -194,8 +194,10 @@ def _check_files(plan: Plan) -> list[str]:
             named = flags.get(flag) or []
             for name in named if isinstance(named, list) else [named]:
                 file = str(name).rpartition(":")[0] if flag == "mix" else str(name)
+                if file in made or is_url(file):
+                    continue
                 try:
-                    _ = file in made or is_url(file) or find_files(str(plan.folder / file))
+                    find_files(str(plan.folder / file))
                 except FileNotFoundError:
                     problems.append(f"{where}: {flag} must name a file, but there is no {file}. Correct the path.")
     return problems

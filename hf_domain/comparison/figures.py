@@ -85,17 +85,13 @@ def draw_gains(report: Report) -> "Figure | None":
 
 def draw_budgets(report: Report) -> "Figure | None":
     """Draw the gain of each row over no adaptation against the tokens of pre-training."""
-    if not report.smaller:
-        return None
     points: dict[str, list[tuple[float, float]]] = {}
-    for at in (*report.smaller, report):
+    for at in (*report.smaller, report) if report.smaller else ():
         for row, gain in at.gains.items():
             points.setdefault(row, []).append((at.plan["budget"]["tokens"], gain.mean))
-    figure = draw_lines(report, points)
+    figure = draw_lines(report, points, xlabel="tokens of pre-training", ylabel="points over no adaptation")
     if figure is not None:
-        (axes,) = figure.axes
-        axes.axhline(0, color=INK, linewidth=0.8)
-        axes.set(xlabel="tokens of pre-training", ylabel="points over no adaptation")
+        figure.axes[0].axhline(0, color=INK, linewidth=0.8)
     return figure
 
 
@@ -106,14 +102,10 @@ def draw_fractions(report: Report) -> "Figure | None":
         for row in report.titles:
             if (mean := at.average(row)) is not None:
                 points.setdefault(row, []).append((100 * share, mean))
-    figure = draw_lines(report, points)
-    if figure is not None:
-        (axes,) = figure.axes
-        axes.set(xlabel="percent of the training examples", ylabel="mean of the tasks")
-    return figure
+    return draw_lines(report, points, xlabel="percent of the training examples", ylabel="mean of the tasks")
 
 
-def draw_lines(report: Report, points: Mapping[str, list[tuple[float, float]]]) -> "Figure | None":
+def draw_lines(report: Report, points: Mapping[str, list[tuple[float, float]]], **labels: str) -> "Figure | None":
     """Draw a line for each row over a logarithmic axis, with its name at the end."""
     if not points:
         return None
@@ -128,6 +120,7 @@ def draw_lines(report: Report, points: Mapping[str, list[tuple[float, float]]]) 
         axes.plot(*zip(*line, strict=True), marker="o", markersize=4, color=colors[report.titles[row]])
         ends.append((line[-1], report.titles[row]))
     axes.set_xlim(values[0] / 1.1, values[-1] * (values[-1] / values[0]) ** 0.45 * 1.1)
+    axes.set(**labels)
     write_names(axes, ends, colors)
     return figure
 
