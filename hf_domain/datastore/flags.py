@@ -83,8 +83,10 @@ def read_documents(data_args: DocumentArguments) -> Dataset | IterableDataset:
 
 def load_datastore(args: DatastoreArguments) -> Datastore:
     """Open an existing datastore, whose passages stay as they were cut."""
-    tokenizer = (name := args.model_name_or_path) and AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    options = {"analyzer": args.analyzer, "rebuild_index": True} if args.rebuild_index else {}
+    name, tokenizer = args.model_name_or_path, None
+    if name is not None:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    options: dict[str, Any] = {"analyzer": args.analyzer, "rebuild_index": True} if args.rebuild_index else {}
     manifest = read_manifest(Path(args.output_dir))
     for name in ("max_length", "engine") if args.rebuild_index else ("max_length", "engine", "analyzer"):
         given, found = getattr(args, name), getattr(manifest, name)
