@@ -199,7 +199,7 @@ def check_before_work(
     training_args: TrainingArguments,
 ) -> None:
     """Raise now for options, files, a pair or vocabularies that do not fit: they would end a later step after days."""
-    load_tokenizer(args, data_args.max_seq_length)
+    tokenizer = load_tokenizer(args, data_args.max_seq_length)
     for step in plan:
         if step.kind == "adapt":
             there = replace(step, model=args.model_name_or_path)  # a student is not made yet
@@ -210,15 +210,13 @@ def check_before_work(
     check_files(data_args, training_args.do_eval)
     teacher = AutoModelForMaskedLM.from_pretrained(args.model_name_or_path, **args.hub_options)
     if args.student_name_or_path is not None:
-        theirs = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
         ours = AutoTokenizer.from_pretrained(args.student_name_or_path, **args.student_hub_options)
-        check_same_vocabulary(ours, theirs)
+        check_same_vocabulary(ours, tokenizer)
     student = build_student(args, args.model_name_or_path)
     if any(step.kind == "distill" for step in plan):
         check_pair(student, teacher, args.distillation_config)
     if args.expanded_vocabulary is not None:
-        own = AutoTokenizer.from_pretrained(args.tokenizer_name or args.model_name_or_path, **args.hub_options)
-        check_not_expanded(own, VocabularyDelta.load(args.expanded_vocabulary))
+        check_not_expanded(tokenizer, VocabularyDelta.load(args.expanded_vocabulary))
 
 
 def make(step: StrategyStep, args: DistillationArguments, training_args: TrainingArguments) -> None:

@@ -203,20 +203,12 @@ def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, 
         check_free(folder, remedy)
     if not record or not (has_begun(folder) or record.get("finished")):
         return  # the earlier run died before it wrote anything
-    ours, theirs = description["options"], record["options"]
-    changes = [
-        f"other content of {name}"
-        if "sha256" in str(ours[name]) and "sha256" in str(theirs[name])  # digests, which say nothing to a reader
-        else f"{name} {theirs[name]!r}, now {ours[name]!r}"
-        for name in ours.keys() & theirs.keys()
-        if theirs[name] != ours[name]
-    ]
-    if changes:
+    if changes := list_changes(record, description):
         state = "finished" if record["finished"] else "unfinished"
         more = f" and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise ValueError(
             f"an output folder must belong to one run, but {folder} contains another run, {state}, with "
-            f"{'; '.join(sorted(changes)[:5])}{more}. {remedy}"
+            f"{'; '.join(changes[:5])}{more}. {remedy}"
         )
 
 
@@ -225,14 +217,28 @@ def check_held(checkpoint: str, record: dict[str, Any], description: dict[str, A
 
     They would restore theirs, and the card would state the others.
     """
-    ours, theirs = description["options"], record.get("options", {})
-    changes = [f"{name} was {theirs[name]!r}, now {ours[name]!r}" for name in HELD
-               if name in ours and name in theirs and ours[name] != theirs[name]]  # fmt: skip
-    if changes:
+    if changes := list_changes(record, description, HELD):
         raise ValueError(
-            f"a resumed run must keep the options that its checkpoint holds, but {'; '.join(changes)}. Leave them as "
-            f"they were, or start a new run from the weights: --model_name_or_path {checkpoint}, another --output_dir."
+            f"a resumed run must keep the options that its checkpoint holds, but has {'; '.join(changes)}. Leave "
+            f"them, or start a new run from the weights: --model_name_or_path {checkpoint}, another --output_dir."
         )
+
+
+def list_changes(record: dict[str, Any], description: dict[str, Any], names: Sequence[str] = ()) -> list[str]:
+    """Return what differs between a recorded run and the described one, in the options that both have.
+
+    Args:
+        names: Compare only these options. Default: all.
+    """
+    ours, theirs, changes = description["options"], record.get("options", {}), []
+    for name in sorted({*(names or ours)} & ours.keys() & theirs.keys()):
+        if theirs[name] == ours[name]:
+            continue
+        if "sha256" in str(ours[name]) and "sha256" in str(theirs[name]):  # a digest tells a reader nothing
+            changes.append(f"other content of {name}")
+        else:
+            changes.append(f"{name} {theirs[name]!r}, now {ours[name]!r}")
+    return changes
 
 
 def check_free(folder: Path, remedy: str) -> None:

@@ -95,7 +95,7 @@ def test_what_a_named_checkpoint_holds_is_not_changed(run, tmp_path):
     """Optimizer and scheduler restore the rate, and the card would state the other one."""
     run(lambda: write_checkpoint(tmp_path / "output" / "checkpoint-1"), learning_rate=0.1)
     named = {"resume_from_checkpoint": str(tmp_path / "output" / "checkpoint-1")}
-    with pytest.raises(ValueError, match=r"learning_rate was 0.1, now 0.2. .* --model_name_or_path .*checkpoint-1,"):
+    with pytest.raises(ValueError, match=r"learning_rate 0.1, now 0.2. .* --model_name_or_path .*checkpoint-1,"):
         run(**named, learning_rate=0.2)
     assert run(**named, learning_rate=0.1, rate=0.2)
 
