@@ -431,7 +431,7 @@ QA = list_cases(
         "train has none",
         {"qa/train.jsonl": change(None, answers={"text": [], "answer_start": []})},
     ),
-    ("", "answers", {"qa/train.jsonl": change(None, answers="a text")}),
+    ("", "'a text'|line 1 of qa/train.jsonl", {"qa/train.jsonl": change(None, answers="a text")}),
 )
 QRELS = "--validation_file search/qrels/dev.tsv --test_file search/qrels/test.tsv"
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -700,7 +700,7 @@ PLANS = [
     )),
     plan("test must not be trained on|train.jsonl", {"task/test.jsonl": link("task/train.jsonl")}),
     plan("nowhere", tasks=task(folder="nowhere")),
-    plan("topics|column label", tasks=task(folder="ner")),
+    plan("topics|column of text", tasks=task(folder="ner")),
     *(plan(f"folds|{folds}", tasks={"topics": {"folder": "task", "folds": folds}}) for folds in (1, "five", 50)),
     plan(
         "domain|share",
