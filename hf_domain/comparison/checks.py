@@ -242,8 +242,8 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
         )
     if plan.evaluation == "probe" and task.kind == "qa":
         problems.append("a probe cannot score question answering. Remove the task, or set evaluation: fine_tune.")
-    if task.kind in SENTENCES and (missing := explain_missing()) is not None:
-        problems.append(missing)
+    if task.kind in SENTENCES and (reason := explain_missing()) is not None:
+        problems.append(reason)
     if task.kind == "retrieval" and task.folds is not None:
         problems.append("folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv.")
     if task.kind in SENTENCES and plan.evaluation == "probe" and plan.train_fractions:
