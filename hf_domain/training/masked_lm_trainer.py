@@ -73,7 +73,8 @@ class MaskedLMTrainer(Trainer):
         """Create the schedule, and let the collator know when it decays."""
         start = find_decay(self.args, num_training_steps, is_whole=self.trunk is not None)
         if start is not None and self.decay_mlm_probability is not None:
-            self.data_collator.decay = (start, self.decay_mlm_probability)
+            collator: Any = self.data_collator
+            collator.decay = (start, self.decay_mlm_probability)
         return super().create_scheduler(num_training_steps, optimizer)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
@@ -133,7 +134,7 @@ class StepCounter(TrainerCallback):
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         """Set the step, which a resumed run reads from its checkpoint."""
-        collator = self.trainer.data_collator
+        collator: Any = self.trainer.data_collator
         # Trainer makes the batches of a stream before the checkpoint again, unless its position was saved.
         repeats = isinstance(self.trainer.train_dataset, IterableDataset) and not args.ignore_data_skip
         collator.first_step, collator.made = 0 if repeats else state.global_step, 0
