@@ -51,6 +51,15 @@ def get_task(class_name: str) -> str:
     return class_name.partition("For")[2]
 
 
+def list_auto_classes(config_class: type[BackboneConfig]) -> dict[str, str]:
+    """Return the whole `auto_map` of a method, whose classes begin as its configuration's name does."""
+    prefix, model_type = config_class.__name__.removesuffix("Config"), config_class.model_type
+    tasks = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+    place = f"modeling_{model_type}.{prefix}"
+    heads = {f"AutoModelFor{task}": f"{place}For{task}" for task in tasks}
+    return {"AutoConfig": f"configuration_{model_type}.{prefix}Config", "AutoModel": f"{place}Model", **heads}
+
+
 def get_module_name(root: nn.Module, module: nn.Module) -> str:
     """Return the dotted name of `module` inside `root`."""
     return next(name for name, candidate in root.named_modules() if candidate is module)

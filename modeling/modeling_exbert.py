@@ -26,6 +26,7 @@ from .backbone import (
     find_encoder,
     find_layers,
     get_native_config,
+    list_auto_classes,
     normalizes_first,
     train_top_layers,
 )
@@ -61,15 +62,7 @@ class ExBertPreTrainedModel(BackbonePreTrainedModel):
     config_class = ExBertConfig
     _supports_flex_attn = False  # its masks are no tensors, and the side modules need the mask
     added_modules = ("extension", "side")
-    auto_classes = {
-        "AutoConfig": "configuration_exbert.ExBertConfig",
-        "AutoModel": "modeling_exbert.ExBertModel",
-        "AutoModelForMaskedLM": "modeling_exbert.ExBertForMaskedLM",
-        "AutoModelForSequenceClassification": "modeling_exbert.ExBertForSequenceClassification",
-        "AutoModelForTokenClassification": "modeling_exbert.ExBertForTokenClassification",
-        "AutoModelForQuestionAnswering": "modeling_exbert.ExBertForQuestionAnswering",
-        "AutoModelForMultipleChoice": "modeling_exbert.ExBertForMultipleChoice",
-    }
+    auto_classes = list_auto_classes(ExBertConfig)
 
     @classmethod
     def from_backbone(

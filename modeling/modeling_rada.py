@@ -31,7 +31,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import BackbonePreTrainedModel, build_backbone, needs_gradient
+from .backbone import BackbonePreTrainedModel, build_backbone, list_auto_classes, needs_gradient
 from .configuration_rada import RadaConfig
 from .heads import (
     BackboneForMaskedLM,
@@ -61,15 +61,7 @@ class RadaPreTrainedModel(BackbonePreTrainedModel):
     """Base of the RADA models."""
 
     config_class = RadaConfig
-    auto_classes = {
-        "AutoConfig": "configuration_rada.RadaConfig",
-        "AutoModel": "modeling_rada.RadaModel",
-        "AutoModelForMaskedLM": "modeling_rada.RadaForMaskedLM",
-        "AutoModelForSequenceClassification": "modeling_rada.RadaForSequenceClassification",
-        "AutoModelForTokenClassification": "modeling_rada.RadaForTokenClassification",
-        "AutoModelForQuestionAnswering": "modeling_rada.RadaForQuestionAnswering",
-        "AutoModelForMultipleChoice": "modeling_rada.RadaForMultipleChoice",
-    }
+    auto_classes = list_auto_classes(RadaConfig)
     reading_output_class: type[PassageReading]
 
     @torch.no_grad()

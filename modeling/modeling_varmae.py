@@ -26,7 +26,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from .backbone import BackbonePreTrainedModel, build_backbone, needs_gradient
+from .backbone import BackbonePreTrainedModel, build_backbone, list_auto_classes, needs_gradient
 from .configuration_varmae import VarMAEConfig
 from .heads import (
     BackboneForMaskedLM,
@@ -89,15 +89,7 @@ class VarMAEPreTrainedModel(BackbonePreTrainedModel):
 
     config_class = VarMAEConfig
     _keys_to_ignore_on_load_missing = [r"mean_network\.num_batches_tracked$"]  # older checkpoints lack it
-    auto_classes = {
-        "AutoConfig": "configuration_varmae.VarMAEConfig",
-        "AutoModel": "modeling_varmae.VarMAEModel",
-        "AutoModelForMaskedLM": "modeling_varmae.VarMAEForMaskedLM",
-        "AutoModelForSequenceClassification": "modeling_varmae.VarMAEForSequenceClassification",
-        "AutoModelForTokenClassification": "modeling_varmae.VarMAEForTokenClassification",
-        "AutoModelForQuestionAnswering": "modeling_varmae.VarMAEForQuestionAnswering",
-        "AutoModelForMultipleChoice": "modeling_varmae.VarMAEForMultipleChoice",
-    }
+    auto_classes = list_auto_classes(VarMAEConfig)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers import initialization as init
 
 from .attention_gmap import HeadGate, MemoryOutput, check_attention
-from .backbone import BackbonePreTrainedModel, load_matching_weights
+from .backbone import BackbonePreTrainedModel, list_auto_classes, load_matching_weights
 from .configuration_gmap import GMapConfig, check_memory_reference
 
 logger = logging.getLogger(__name__)
@@ -69,15 +69,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
     config_class = GMapConfig
     _supports_flash_attn = False  # their masks are no tensors, and the memory needs one
     _supports_flex_attn = False
-    auto_classes = {
-        "AutoConfig": "configuration_gmap.GMapConfig",
-        "AutoModel": "modeling_gmap.GMapModel",
-        "AutoModelForMaskedLM": "modeling_gmap.GMapForMaskedLM",
-        "AutoModelForSequenceClassification": "modeling_gmap.GMapForSequenceClassification",
-        "AutoModelForTokenClassification": "modeling_gmap.GMapForTokenClassification",
-        "AutoModelForQuestionAnswering": "modeling_gmap.GMapForQuestionAnswering",
-        "AutoModelForMultipleChoice": "modeling_gmap.GMapForMultipleChoice",
-    }
+    auto_classes = list_auto_classes(GMapConfig)
 
     def __init__(self, config: GMapConfig):
         check_attention(config._attn_implementation)
