@@ -495,7 +495,11 @@ def keep_sentence_modules(model_args: ModelArguments, folder: Path) -> None:
     source = Path(name)
     if not source.is_dir():
         files = [*SENTENCE_FILES, "[0-9]*_*/*.json", "[0-9]*_*/*.safetensors"]
-        source = Path(snapshot_download(name, allow_patterns=files, **options))
+        try:
+            source = Path(snapshot_download(name, allow_patterns=files, **options))
+        except OSError as error:  # the training is done: a Hub out of reach must not cost it
+            logger.warning(f"The modules of sentence embeddings in {name}, if it has any, are not copied: {error}")
+            return
     if not (source / SENTENCE_FILES[0]).is_file():
         return
     # The first module is the encoder itself, at the top.
