@@ -1,24 +1,32 @@
 """What a step of each method costs: training, fine-tuning, inference and distillation, beside the plain step.
 
-    python benchmarks/steps.py --output steps.json                       # BERT base, 64 x 128 and 64 x 512 tokens
-    python benchmarks/steps.py --compiled --encoders bert modernbert --output gpu.json
     python benchmarks/steps.py --rows train --batch_size 8 --lengths 128 --output cpu.json   # some minutes on a CPU
-    python benchmarks/steps.py --tiny --output tiny.json                 # two layers, anywhere
+    python benchmarks/steps.py --tiny --output tiny.json                                     # two layers, anywhere
+
+On a GPU the sizes are 64 x 128 and 64 x 512 tokens of BERT base, in bfloat16, and the file is results/gpu/CARD.json:
+
+    python benchmarks/steps.py --minutes 6 --compiled --encoders bert modernbert --rows train "fine_tune gmap"
 
 Weights are random, because they change no shape and no computation; each method has its recommended start. A row takes
 turns with the plain step of its kind (`REFERENCES`), so that a busy machine slows both; `ratio` compares the medians.
-`processor_ratio` compares processor time, which other work changes less. `share_of_peak` divides the operations of a
-step, as torch counts them, by what a large matrix product of the same type reaches on this device. On a GPU a profiler
-adds `gpu_ms` and `kernels`; elsewhere `peak_gib` is measured in a process of its own (Linux). A row that cannot run
-here, such as one that does not fit into memory, keeps its error.
+`processor_ratio` compares processor time, which other work changes less. `share_of_peak` divides the operations of an
+uncompiled step, as torch counts them, by what a large matrix product of the same type reaches on this device. On a GPU
+a profiler adds `gpu_ms` and `kernels`; elsewhere `peak_gib` is measured in a process of its own (Linux). A row that
+cannot run here, such as one that does not fit into memory, keeps its error. The same command goes on with the rows that
+its file lacks. With `--compiled` all but the reference is compiled, several rows at once before the first is measured.
 """
 
 import argparse
+import copy
+import functools
 import gc
 import multiprocessing
+import os
+import re
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,6 +44,7 @@ from hf_domain import (
     RadaForSequenceClassification,
     VarMAEForMaskedLM,
 )
+from hf_domain.comparison.run import count_cores
 from hf_domain.environment import describe_environment
 from hf_domain.methods import METHODS
 from hf_domain.methods.adalm.attention import compute_relation_scores, record_attention
@@ -45,7 +54,7 @@ from hf_domain.methods.lora import add_lora
 from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.modeling.backbone import find_layers
 from hf_domain.modeling.heads import find_places
-from hf_domain.safe_io import write_json
+from hf_domain.safe_io import read_json, write_json
 
 REFERENCES = {"train": "stock", "fine_tune": "plain", "infer": "plain", "distill": "attentions"}
 ROWS = {
@@ -59,6 +68,9 @@ STUDENT = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12
 NEW_ENTRIES = 8_000  # of AdaLM's expanded vocabulary
 MASK_SHARE, PASSAGES = 0.15, 5
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CARD = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
+Row = tuple[str, str, str, int]
+"""Kind, method, encoder and length."""
 Step = Callable[[], Any]
 
 
@@ -78,8 +90,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--compiled", action="store_true", help="compile every step but that of the reference")
     parser.add_argument("--rounds", type=int, default=5, help="turns of a row and its reference")
     parser.add_argument("--tiny", action="store_true", help="two layers, 2 x 16 tokens, one round")
-    parser.add_argument("--output", type=Path, required=True, help="JSON file")
+    parser.add_argument("--compilers", type=int, default=4, help="rows that are compiled at once")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no row later than this")
+    name = re.sub(r"\W+", "_", CARD.lower())
+    parser.add_argument("--output", type=Path, default=Path(f"results/gpu/{name}.json"), help="JSON file")
     args = parser.parse_args()
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     if args.tiny:
         args.batch_size, args.lengths, args.rounds = 2, [16], 1
     return args
@@ -94,16 +110,25 @@ def make_config(encoder: str, args: argparse.Namespace, **sizes: Any) -> Any:
     return config
 
 
+@functools.cache
+def make_base(encoder: str, new_entries: int, num_hidden_layers: int | None, tiny: bool) -> Any:
+    """Return the masked LM of an encoder: drawing its weights takes longer than all steps of a row."""
+    args = argparse.Namespace(num_hidden_layers=num_hidden_layers, tiny=tiny)
+    config = make_config(encoder, args)
+    config.vocab_size += new_entries
+    return AutoModelForMaskedLM.from_config(config)
+
+
 def make_masked_lm(method: str, encoder: str, args: argparse.Namespace) -> Any:
     """Return the masked LM that a method trains."""
-    config = make_config(encoder, args)
-    config.vocab_size += NEW_ENTRIES if method == "adalm" else 0
-    base = AutoModelForMaskedLM.from_config(config)
+    new_entries = NEW_ENTRIES if method == "adalm" else 0
+    base = copy.deepcopy(make_base(encoder, new_entries, args.num_hidden_layers, args.tiny))
     if method in ("dapt", "adalm"):
         decode_labeled_rows_only(base)
     elif method == "lora":
         return add_lora(decode_labeled_rows_only(base))
     elif method == "gmap":
+        config = base.config
         return GMapForMaskedLM(GMapConfig(backbone_config=config, memory_config=config, **METHODS["gmap"].start))
     elif method.startswith("varmae"):
         options = METHODS["varmae"].start | {"unmasked_ratio": MASK_SHARE if method == "varmae_15" else 1.0}
@@ -154,10 +179,11 @@ def make_batch(kind: str, method: str, model: Any, length: int, args: argparse.N
     return {name: value.to(DEVICE) for name, value in batch.items()}
 
 
-def make_step(kind: str, method: str, encoder: str, length: int, args: argparse.Namespace) -> Step:
+def make_step(row: Row, args: argparse.Namespace, can_compile: bool = True) -> Step:
     """Return a function that does one step of a row."""
+    kind, method, encoder, length = row
     torch.manual_seed(0)
-    is_compiled = args.compiled and method != REFERENCES[kind]
+    is_compiled = can_compile and args.compiled and method != REFERENCES[kind]
     if kind == "distill":
         model = make_distillation(method, args)
     elif kind == "train":
@@ -256,9 +282,8 @@ def profile(step: Step) -> dict[str, float]:
     return {"gpu_ms": sum(event.self_device_time_total for event in kernels) / 1000, "kernels": len(kernels)}
 
 
-def measure_memory(row: tuple[str, str, str, int], args: argparse.Namespace) -> float:
-    """Return the peak of a step in GiB, beyond what model and optimizer take; in a process of its own on a CPU."""
-    step = make_step(*row, args)
+def measure_memory(step: Step) -> float:
+    """Return the peak of a step in GiB: on a GPU that of all, on a CPU beyond what model and optimizer take."""
     step()
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -268,6 +293,35 @@ def measure_memory(row: tuple[str, str, str, int], args: argparse.Namespace) -> 
     before = read_status("VmRSS")
     step()
     return (read_status("VmHWM") - before) / 2**30
+
+
+def measure_own_memory(row: Row, args: argparse.Namespace) -> float:
+    """Measure the memory of a step in a process of its own."""
+    return measure_memory(make_step(row, args))
+
+
+def compile_row(row: Row, args: argparse.Namespace) -> None:
+    """Compile a step in a process beside others; torch's cache on the disk keeps what it made."""
+    with suppress(ImportError, RuntimeError):  # an error is kept when the row is measured
+        make_step(row, args)()
+    forget()
+
+
+def compile_rows(rows: list[Row], args: argparse.Namespace) -> None:
+    """Compile several rows at once, for at most half of the minutes: compiling needs cores, and little of a GPU."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, count_cores() // args.compilers)))
+    # Not an executor: it would wait for processes that keep those of torch's compiler.
+    with multiprocessing.get_context("spawn").Pool(args.compilers) as pool:
+        done = pool.map_async(functools.partial(compile_row, args=args), rows, chunksize=1)
+        done.wait(min(30 * args.minutes, 3600))
+
+
+def forget() -> None:
+    """Free the memory of the last row."""
+    gc.collect()
+    torch.compiler.reset()
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
 
 
 def read_status(name: str) -> int:
@@ -283,28 +337,34 @@ def measure_peak(dtype: torch.dtype, args: argparse.Namespace) -> float:
     return 2 * size**3 / min(time_step(lambda: left @ right)[0] for _ in range(10))
 
 
-def measure(row: tuple[str, str, str, int], peak: float, args: argparse.Namespace) -> dict[str, float]:
+def count_operations(row: Row, args: argparse.Namespace) -> int:
+    """Return the operations of an uncompiled step: the counter sees nothing of what torch has compiled."""
+    step = make_step(row, args, can_compile=False)
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return counter.get_total_flops()
+
+
+def measure(row: Row, peak: float, args: argparse.Namespace) -> dict[str, float]:
     """Return all figures of a row."""
     kind, _, encoder, length = row
     result: dict[str, float] = {}
-    if DEVICE == "cpu" and Path("/proc/self/clear_refs").exists():
-        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-            result["peak_gib"] = pool.apply(measure_memory, (row, args))
-    elif DEVICE == "cuda":
-        result["peak_gib"] = measure_memory(row, args)
-    step, reference = make_step(*row, args), make_step(kind, REFERENCES[kind], encoder, length, args)
-    result |= take_turns(step, reference, args.rounds)
-    result["tokens_per_second"] = 1000 * args.batch_size * length / result["ms"]
+    operations = count_operations(row, args)
+    forget()
+    step = make_step(row, args)
     if DEVICE == "cuda":
-        result |= profile(step)
-    if not args.compiled:  # the counter sees nothing of what torch has compiled
-        with FlopCounterMode(display=False) as counter:
-            step()
-        result["share_of_peak"] = 1000 * counter.get_total_flops() / result["ms"] / peak
-    return result
+        result["peak_gib"] = measure_memory(step)  # before there is another model
+    elif Path("/proc/self/clear_refs").exists():
+        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+            result["peak_gib"] = pool.apply(measure_own_memory, (row, args))
+    result |= take_turns(step, make_step((kind, REFERENCES[kind], encoder, length), args), args.rounds)
+    result["tokens_per_second"] = 1000 * args.batch_size * length / result["ms"]
+    result["share_of_peak"] = 1000 * operations / result["ms"] / peak
+    on_gpu = profile(step)
+    return result | (on_gpu if on_gpu["kernels"] else {})
 
 
-def list_rows(args: argparse.Namespace) -> dict[str, tuple[str, str, str, int]]:
+def list_rows(args: argparse.Namespace) -> dict[str, Row]:
     """Return the chosen rows by name."""
     rows = {}
     for encoder, length, (kind, methods) in product(args.encoders, args.lengths, ROWS.items()):
@@ -315,27 +375,43 @@ def list_rows(args: argparse.Namespace) -> dict[str, tuple[str, str, str, int]]:
     return rows
 
 
-def main() -> None:
-    """Measure every row and write the JSON file after each, so that a killed run keeps what it has."""
-    args = parse_arguments()
+def begin_file(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the content of the file: that of an earlier run with these arguments on this card, or a new one."""
+    free = ("output", "minutes", "compilers")
+    arguments = {name: str(value) for name, value in vars(args).items() if name not in free}
+    begun = read_json(args.output) if args.output.is_file() else {}
+    if (begun.get("device"), begun.get("arguments")) == (CARD, arguments):
+        begun["rows"] = {name: row for name, row in begun["rows"].items() if "error" not in row}
+        return begun
     peak = measure_peak(getattr(torch, args.dtype), args)
-    rows: dict[str, dict[str, float | str]] = {}
-    result = {
-        "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
-        "arguments": {name: str(value) for name, value in vars(args).items()},
+    return {
+        "device": CARD,
+        "arguments": arguments,
         "environment": describe_environment(),
         "peak_operations_per_second": peak,
-        "rows": rows,
+        "rows": {},
     }
-    for name, row in tqdm(list_rows(args).items(), unit="row"):
+
+
+def main() -> None:
+    """Measure every row and write the JSON file after each, so that a killed run keeps what it has."""
+    started, args = time.monotonic(), parse_arguments()
+    result = begin_file(args)
+    rows: dict[str, dict[str, float | str]] = result["rows"]
+    missing = {name: row for name, row in list_rows(args).items() if name not in rows}
+    if args.compiled:
+        compile_rows([*missing.values()], args)
+    for name, row in tqdm(missing.items(), unit="row"):
+        if time.monotonic() - started > 60 * args.minutes:
+            tqdm.write("Time is up. The same command goes on.")
+            break
         try:
-            rows[name] = dict(measure(row, peak, args))
+            rows[name] = dict(measure(row, result["peak_operations_per_second"], args))
         except (ImportError, RuntimeError) as error:  # of the second kind are memory and what kernels do not support
             if args.tiny:
                 raise
             rows[name] = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"}
-        gc.collect()
-        torch.compiler.reset()
+        forget()
         write_json(args.output, result)
         figures = (f"{key} {value:,.3g}" for key, value in rows[name].items() if not isinstance(value, str))
         tqdm.write(f"{name:36} {rows[name].get('error') or ', '.join(figures)}")

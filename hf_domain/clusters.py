@@ -3,7 +3,10 @@
 import functools
 import importlib
 import json
+import multiprocessing
+import os
 import pickle
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -74,10 +77,16 @@ def open_executor(num_workers: int = 1, dask_scheduler: str | None = None) -> It
         with open_client(dask_scheduler) as client, client.get_executor() as executor:
             yield executor
     elif num_workers > 1:
-        with ProcessPoolExecutor(num_workers) as executor:
+        with ProcessPoolExecutor(num_workers, initializer=end_with_parent) as executor:
             yield executor
     else:
         yield None
+
+
+def end_with_parent() -> None:
+    """Let this process end when the one that started it is killed, and else would wait for work forever."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def count_tasks(executor: Executor | None) -> int:

@@ -75,6 +75,20 @@ def test_a_step_is_measured_beside_the_plain_one(tmp_path):
         assert row["ratio"] == pytest.approx(row["ms"] / row["reference_ms"])
 
 
+@pytest.mark.benchmarks
+def test_compiled_steps_are_measured_until_time_is_up_and_then_go_on(tmp_path):
+    """Rows that a file has stay; where the output is not named, it is that of the card."""
+    arguments = ["--tiny", "--compiled", "--compilers", "1", "--rows", "train varmae_15"]
+    run("steps", tmp_path, *arguments, "--minutes", "0")
+    output = tmp_path / "results/gpu/cpu.json"
+    assert not output.exists()
+    run("steps", tmp_path, *arguments)
+    before = output.read_text()
+    assert json.loads(before)["rows"].keys() == {"train varmae_15 bert 16"}
+    run("steps", tmp_path, *arguments)
+    assert output.read_text() == before
+
+
 @pytest.fixture
 def plan(paths, tmp_path):
     """The committed plan at its smallest: the same rows and flags."""

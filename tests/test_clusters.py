@@ -1,5 +1,11 @@
 """The same results from a Dask cluster as from one process, with any number of workers, and if a worker dies."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 from dask_workers import start_workers
@@ -96,3 +102,25 @@ def test_few_items_are_in_memory_at_once():
     )
     assert next(results) == 0 and len(drawn) == 6
     assert [*results] == [2 * i for i in range(1, 50)]
+
+
+def test_workers_end_with_a_killed_process():
+    """They wait for work on a pipe that they hold open themselves."""
+    code = (
+        "import os, time\nfrom hf_domain.clusters import open_executor\n"
+        "with open_executor(2) as executor:\n    print(executor.submit(os.getpid).result(), flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    worker = int(process.stdout.readline())
+    os.kill(worker, 0)
+    process.kill()
+    process.wait()
+    for _ in range(100):
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker was still there")

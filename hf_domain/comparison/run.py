@@ -28,7 +28,7 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer
 
 from hf_domain import cli
-from hf_domain.clusters import open_client, read_address
+from hf_domain.clusters import end_with_parent, open_client, read_address
 from hf_domain.comparison.checks import check_encoders, check_step_flags
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import (
@@ -544,7 +544,7 @@ def run_command(
 
 def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None, device: str | None) -> None:
     gc.freeze()  # a collection would write to, and so copy, all that the server imported
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()  # it would write its output into that of the next run
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     # A step trains on one device: on two its batches, and so its tokens, would be twice those of the plan.
     os.environ["CUDA_VISIBLE_DEVICES"] = device or os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
@@ -557,13 +557,6 @@ def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None,
     sys.argv = ["hf-domain", *arguments]
     cli.main(is_checked=True)
     log.with_suffix(ENDED).touch()
-
-
-def _end_with_parent() -> None:
-    """End this process when its worker is killed: it would write its output into that of the next run."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
 
 
 def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
