@@ -7,8 +7,8 @@
 
 Beside the plan stand the folders that it names: encoder/ and data/. The steps are those of `hf-domain compare`, which
 runs what is left of the plan; a server that has imported everything forks a process for each. They run in the order of
-what they decide, so that a run that ends at any moment leaves the most; the same command goes on. Each result becomes a
-line of the output at once. The file is all that another machine needs to go on, or to write the report: join the files
+what they decide, so that a run that ends at any moment leaves the most; the same command resumes. Each result becomes a
+line of the output at once. The file is all that another machine needs to resume, or to write the report: join the files
 of several machines with cat. On a GPU the processes compute side by side if NVIDIA's MPS is installed.
 
 Without a GPU, `--cpu` trains a tenth of the tokens, and the first three rows, by a plan of its own beside the other:
@@ -219,7 +219,7 @@ def main() -> None:
     done = sum(get_path(work, each).is_file() for each in ids.values())
     print(f"{done:,} of {len(ids):,} steps of {args.plan} have a result.")
     if not is_whole:
-        print("Time is up. The same command goes on.")
+        print("Time is up. The same command resumes.")
     print(f"The report: hf-domain compare {args.plan} --output_dir {work} --report_only")
 
 

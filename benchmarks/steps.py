@@ -12,7 +12,7 @@ turns with the plain step of its kind (`REFERENCES`), so that a busy machine slo
 `processor_ratio` compares processor time, which other work changes less. `share_of_peak` divides the operations of an
 uncompiled step, as torch counts them, by what a large matrix product of the same type reaches on this device. On a GPU
 a profiler adds `gpu_ms` and `kernels`; elsewhere `peak_gib` is measured in a process of its own (Linux). A row that
-cannot run here, such as one that does not fit into memory, keeps its error. The same command goes on with the rows that
+cannot run here, such as one that does not fit into memory, keeps its error. The same command resumes with the rows that
 its file lacks. With `--compiled` all but the reference is compiled, several rows at once before the first is measured.
 """
 
@@ -403,7 +403,7 @@ def main() -> None:
         compile_rows([*missing.values()], args)
     for name, row in tqdm(missing.items(), unit="row"):
         if time.monotonic() - started > 60 * args.minutes:
-            tqdm.write("Time is up. The same command goes on.")
+            tqdm.write("Time is up. The same command resumes.")
             break
         try:
             rows[name] = dict(measure(row, result["peak_operations_per_second"], args))

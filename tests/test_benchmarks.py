@@ -125,7 +125,7 @@ def read_lines(file):
 
 @pytest.mark.benchmarks
 def test_converged_runs_stop_at_any_moment_and_add_up(plan, tmp_path, monkeypatch):
-    """Under a pretended MPS: the processes are killed once, then run out of time, then go on."""
+    """Under a pretended MPS: the processes are killed once, then run out of time, then resume."""
     control, said, output = tmp_path / "bin/nvidia-cuda-mps-control", tmp_path / "said", tmp_path / "runs.jsonl"
     rows = yaml.safe_load(plan.read_text())["methods"]
     control.parent.mkdir()

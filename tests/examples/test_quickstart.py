@@ -68,7 +68,7 @@ def test_from_a_table_to_the_best_model(monkeypatch, inputs, capfd):
     parts = {split: len((output / "mine" / f"{split}.jsonl").read_text().splitlines()) for split in SPLITS}
     assert parts == {"train": 32, "validation": 8, "test": 10}
     report = json.loads((output / "plan" / "report.json").read_text())
-    assert list(report["scores"])[:3] == ["no_adaptation", "dapt", "varmae"] and report["failed"] == {}
+    assert list(report["scores"])[:4] == ["no_adaptation", "dapt", "vote", "varmae"] and report["failed"] == {}
     assert {report["costs"][name]["tokens"] for name in ("dapt", "varmae")} == {2048}
     assert all(len(tasks["mine"]) == 2 for tasks in report["scores"].values())
     assert told.count(report["answer"][0]) == 2 and "The best model, ready for the Hub: output/hub" in told
@@ -159,7 +159,7 @@ def test_missing_input_is_reported_first(monkeypatch, inputs):
     ("rows", "message"),
     [
         ([{"words": ["a"], "classes": ["O"]}], r"ner: tags, tokens.* has words, classes. Rename"),
-        ([{"tokens": ["a"], "tags": ["O"]}] * 2, "training needs two different labels"),
+        ([{"tokens": ["a"], "tags": ["O"]}] * 2, "training needs at least two different labels"),
         ([{"title": "a", "note": "b", "label": "x"}], "the choice is unclear: title, note"),
     ],
 )
