@@ -85,8 +85,14 @@ def open_executor(num_workers: int = 1, dask_scheduler: str | None = None) -> It
 
 def end_with_parent() -> None:
     """Let this process end when the one that started it is killed, and else would wait for work forever."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def count_tasks(executor: Executor | None) -> int:
