@@ -249,7 +249,8 @@ def find_best_runs(results: Iterable[Result], budgets: Iterable[int] = ()) -> di
         results: The results of a plan.
         budgets: The numbers of tokens of the plan, while there may be no results yet of the largest.
     """
-    results = [*results]
+    # Of equal scores the first name wins, in whatever order runs end: another would ask for a model that was dropped.
+    results = sorted(results, key=lambda result: result.step.name)
     largest = max([*budgets, *(result.step.budget or 0 for result in results)], default=0)
     best: dict[str, tuple[float, Result]] = {}
     for result in results:

@@ -38,6 +38,18 @@ def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_pa
     assert "\nhf-domain predict plan new.jsonl\n" in head
 
 
+def test_runs_that_score_alike_have_one_best_in_whatever_order_they_end(content, tmp_path, load):
+    def run(step, plan, folder):
+        pretend(step, plan, folder)
+        if step.kind == "fine_tuning":
+            write_json(folder / METRICS, read_json(folder / METRICS) | {"eval_macro_f1": 0.5, "eval_f1": 0.5})
+
+    content["methods"] = METHODS
+    results = run_comparison(load(), tmp_path / "plan", run)
+    (first, last) = (find_best_runs(order) for order in (results, results[::-1]))
+    assert first == last and {result.step.id for result in first.values()} == list_models(tmp_path / "plan")
+
+
 def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path, load):
     """A card shows the scores at the largest budget, on all labels."""
 
