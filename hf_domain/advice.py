@@ -51,7 +51,7 @@ BATCH, SMALL_BATCH = 16, 8
 # Seconds of a step that trains the upper half of the layers only, as a share of a whole one. On the demo's task, 700
 # such steps scored 58.0, and 700 whole ones 56.5.
 UPPER_HALF = 0.55
-# Early stopping ends a fine-tuning after this share of its steps, on the average of our runs.
+# Early stopping ends a fine-tuning of `STEPS` after this share, on the average of our runs, and no shorter one.
 USED = 0.85
 # Two steps at once, each on a core, do this share of the work of two alone: the cores share caches and memory.
 SHARED = 0.8
@@ -367,7 +367,8 @@ class Effort:
         total = 0.0
         for row in rows:
             for task in (task for task in facts.tasks if row.tasks is None or task.name in row.tasks):
-                trained = USED * self.steps * self.batch * (UPPER_HALF if self.is_half else 1.0)
+                used = USED * STEPS if self.steps == STEPS else self.steps
+                trained = used * self.batch * (UPPER_HALF if self.is_half else 1.0)
                 read = (trained + (5 * task.test + task.test) / 3) * task.count_tokens(self.max_tokens)
                 total += SECONDS_OF_START + read * facts.seconds_per_token
         return self.seeds * total

@@ -127,6 +127,8 @@ def test_fine_tuning_is_estimated_by_its_tokens(monkeypatch):
     tested = 6 * 400 / 3
     expected = 2 * 3 * (0.85 * 1000 * BATCH + tested) * mean * 2e-4
     assert Effort(seeds=3).estimate(FACTS, rows) == pytest.approx(expected)
+    expected = 2 * 3 * (700 * BATCH + tested) * mean * 2e-4  # too few steps to stop early
+    assert Effort(seeds=3, steps=700).estimate(FACTS, rows) == pytest.approx(expected)
     few = (20 + 40 + 60 + 64 + 64) / 5
     expected = 2 * 3 * (0.55 * 0.85 * 1000 * 8 + tested) * few * 2e-4
     assert Effort(seeds=3, batch=8, max_tokens=64, is_half=True).estimate(FACTS, rows) == pytest.approx(expected)
