@@ -50,7 +50,7 @@ STEPS, FEWER_STEPS, FEWEST_STEPS, SEEDS, FEWEST_SEEDS = 1000, 700, 250, 5, 2
 BATCH, SMALL_BATCH = 16, 8
 # Seconds of a step that trains the upper half of the layers only, as a share of a whole one. On the demo's task, 700
 # such steps scored 58.0, and 700 whole ones 56.5.
-UPPER_HALF = 0.55
+UPPER_HALF = 0.6
 # Early stopping ends a fine-tuning of `STEPS` after this share, on the average of our runs, and no shorter one.
 USED = 0.85
 # Two steps at once, each on a core, do this share of the work of two alone: the cores share caches and memory.
@@ -59,6 +59,8 @@ SHARED = 0.8
 MAX_TOKENS, FEW_TOKENS = 128, 64
 # Share of the time that fine-tuning may take, and seconds of a step beside its work: start, loading, saving.
 FINE_TUNING_SHARE, SECONDS_OF_START = 0.85, 4.0
+# What a quickstart does beside the steps of its plan: measure, write the report, gather the best model.
+SECONDS_BESIDE_STEPS = 25.0
 FEWEST_TOKENS, FEWEST_ROWS = 20_000, 4
 
 
@@ -420,11 +422,12 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
     """
     rows, workers = list_rows(facts, "general" in draft), count_workers()
     at_once = workers * (SHARED if workers > 1 and not torch.cuda.is_available() else 1.0)
-    effort, cuts = fit(facts, rows, FINE_TUNING_SHARE * seconds * at_once)
+    limit = max(0.0, seconds - SECONDS_BESIDE_STEPS) * at_once
+    effort, cuts = fit(facts, rows, FINE_TUNING_SHARE * limit)
     costs = {row.name: get_cost(facts, row) for row in rows}
     # Each pre-training has a step that measures its loss.
     spent = effort.estimate(facts, rows) + sum(cost > 0 for cost in costs.values()) * 2 * SECONDS_OF_START
-    rest = max(0.0, seconds * at_once - spent)
+    rest = max(0.0, limit - spent)
     tokens = min(rest / facts.seconds_per_token / sum(costs.values()), PASSES * facts.tokens)
     digits = 10 ** max(0, len(str(int(tokens))) - 2)
     tokens = max(FEWEST_TOKENS, int(tokens) // digits * digits)
@@ -447,7 +450,7 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
         | ({"per_device_train_batch_size": 8} if tokens < 2e5 else {}),
         "fine_tuning": fine_tuning | ({"train_top_layers": facts.layers // 2} if effort.is_half else {}),
     }
-    return Advice(facts, rows, cuts, content, spent / at_once, files)
+    return Advice(facts, rows, cuts, content, spent / at_once + SECONDS_BESIDE_STEPS, files)
 
 
 def get_options(task: TaskFacts, effort: Effort) -> dict[str, Any]:
