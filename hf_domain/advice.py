@@ -288,7 +288,7 @@ def measure_task(name: str, plan: Plan, tokenizer: PreTrainedTokenizerBase) -> T
     )
 
 
-def time_training(model: PreTrainedModel, length: int, batch: int = 8, steps: int = 4) -> float:
+def time_training(model: PreTrainedModel, length: int, batch: int = 8, steps: int = 8) -> float:
     """Return the seconds that a training step of masked LM takes for each token, on one core or on the GPU."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     threads = torch.get_num_threads()
