@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install  ## the main job on the data in the repository: 5 minutes on 2 cores
 	$(BIN)/python examples/quickstart.py --minutes 5
 
-test: install  ## hermetic and offline: about 5 minutes on 2 idle cores, twice that on busy ones
+test: install  ## hermetic and offline: 4 to 7 minutes on 2 idle cores, twice that on busy ones
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests $(SPREAD)
 
 test-faults: install  ## commands killed at every write, full disks and all bad inputs: an hour or more; -k bad_input takes 2 minutes
