@@ -502,14 +502,15 @@ def keep_sentence_modules(model_args: ModelArguments, folder: Path) -> None:
             return
     if not (source / SENTENCE_FILES[0]).is_file():
         return
-    # The first module is the encoder itself, at the top.
-    modules = [source / module["path"] for module in read_json(source / SENTENCE_FILES[0]) if module["path"]]
+    # The first module is the encoder itself, at the top. A path that leads elsewhere would write outside the folder.
+    modules = [source / module["path"] for module in read_json(source / SENTENCE_FILES[0])]
+    modules = [module for module in modules if module.resolve().parent == source.resolve()]
     kept = [source / file for file in SENTENCE_FILES]
     kept += [file for module in modules for suffix in ("json", "safetensors") for file in module.glob(f"*.{suffix}")]
     for file in filter(Path.is_file, kept):
-        copy = folder / file.relative_to(source)
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copy(file, copy)
+        target = folder / file.relative_to(source)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(file, target)
 
 
 def write_card(

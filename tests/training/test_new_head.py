@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import AutoModelForMaskedLM, BertModel
 
 import hf_domain
 from hf_domain.examples import run_mlm
+from hf_domain.training.run import keep_sentence_modules
 
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -90,3 +92,17 @@ def test_it_is_still_a_sentence_encoder(run, tmp_path):
         states = trained.bert(**model.tokenizer(SENTENCES[0], return_tensors="pt")).last_hidden_state[0]
     torch.testing.assert_close(found, torch.nn.functional.normalize(states.mean(0), dim=0), rtol=1e-4, atol=1e-5)
     assert model.max_seq_length == 48 and math.isclose(found.norm().item(), 1, rel_tol=1e-5)
+
+
+def test_no_module_is_written_outside_the_folder(tmp_path):
+    source, output = tmp_path / "source", tmp_path / "runs" / "output"
+    for folder in (source / "1_Pooling", tmp_path / "secret", output):
+        folder.mkdir(parents=True)
+    for folder in (source / "1_Pooling", tmp_path / "secret"):
+        (folder / "config.json").write_text("{}")
+    paths = ["", "1_Pooling", "../secret", str(tmp_path / "secret"), ".."]
+    (source / "modules.json").write_text(json.dumps([{"path": path} for path in paths]))
+    options = {"trust_remote_code": False}
+    keep_sentence_modules(SimpleNamespace(model_name_or_path=str(source), hub_options=options), output)
+    written = {path.relative_to(tmp_path / "runs").as_posix() for path in (tmp_path / "runs").rglob("*.json")}
+    assert written == {"output/modules.json", "output/1_Pooling/config.json"}
