@@ -327,9 +327,7 @@ def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
     ]
     if voting and is_installed("tantivy"):
         rows.append(
-            Recommendation(
-                "vote", "nearest training texts vote with the classifier; nothing is trained for it.", voting
-            )
+            Recommendation("vote", "the nearest training texts vote with a classifier on DAPT's encoder.", voting)
         )
     if facts.tokens <= SMALL:
         cost = f"{METHODS['varmae'].step_cost:.0%}"
