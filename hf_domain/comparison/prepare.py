@@ -21,12 +21,23 @@ from datasets import Dataset, DatasetDict
 from hf_domain.comparison.checks import check_plan
 from hf_domain.comparison.plan import Corpus, Plan, read_plan, refuse
 from hf_domain.comparison.results import check_output_dir
+from hf_domain.data.columns import find_text_columns
 from hf_domain.data.corpora import load_corpus
 from hf_domain.data.decontamination import find_clean
 from hf_domain.data.files import SPLITS, load_table
 from hf_domain.data.objects import write_files
 from hf_domain.safe_io import fingerprint_files, write_json, write_whole
-from hf_domain.tasks.files import Task, check_task_files, find_texts, get_label, get_text, read_rows
+from hf_domain.tasks.files import (
+    KIND_CLASSES,
+    TEXTS,
+    Task,
+    check_task_files,
+    find_texts,
+    get_label,
+    get_text,
+    name_label_column,
+    read_rows,
+)
 from hf_domain.tasks.kind import find_kind
 from hf_domain.tasks.labels import name_multi_hot
 from hf_domain.tasks.scores import read_examples
@@ -72,6 +83,8 @@ def split_table(
 ) -> Path:
     """Split a table into a task: a fifth of the rows for testing, and a fifth of the rest for validation.
 
+    A text that is repeated would be both trained on and tested, see `drop_repeated`.
+
     Args:
         file: A table, see `load_files`.
         folder: The task's folder.
@@ -79,7 +92,7 @@ def split_table(
         label_column: Default: that of the kind.
 
     Raises:
-        ValueError: A column is missing, or no label has two rows.
+        ValueError: A column is missing, no label has two rows, or each text has several labels.
     """
     table = load_table(str(file), "task")
     for column in filter(None, (text_column, label_column)):
@@ -92,7 +105,16 @@ def split_table(
     if label_column is not None and label_column != "label":
         table = table.rename_column(label_column, "label")
     kind = find_kind({*table.column_names})
-    splits = {"train": table}
+    name = next(name for name, own in KIND_CLASSES.items() if own is kind)
+    columns = TEXTS.get(name) or find_text_columns(table, label_column=name_label_column(name, table[0]))
+    kept = drop_repeated([*table], name, columns)
+    if not kept:
+        raise ValueError(
+            f"a table must have texts with one label each, but each text of {file} has several. Check the columns."
+        )
+    if repeated := len(table) - len(kept):
+        logger.warning(f"{repeated} of {len(table)} rows of {file} repeat a text or contradict another: left out")
+    splits = {"train": Dataset.from_list(kept, features=table.features)}
     for split in ("test", "validation"):
         rest = splits["train"]
         held_out = kind.hold_out(rest, None)
@@ -268,7 +290,8 @@ def drop_repeated(rows: Rows, kind: str, columns: Sequence[str]) -> Rows:
 
 def _name_label(kind: str, row: dict[str, Any]) -> str:
     label: Any = {"ner": row.get("tags"), "qa": row.get("answers")}.get(kind, get_label(kind, row))
-    return json.dumps(sorted(map(str, label)) if kind == "multi_label" else label)
+    is_set = kind not in ("ner", "qa") and isinstance(label, list)
+    return json.dumps(sorted(map(str, label)) if is_set else label)
 
 
 def find_strata(rows: Rows, kind: str, folds: int) -> list[str]:

@@ -10,7 +10,7 @@ from script_runs import write_jsonl
 from sklearn.metrics import f1_score
 
 from hf_domain.comparison.checks import check_step_flags
-from hf_domain.comparison.prepare import drop_repeated, load_plan, split_folds
+from hf_domain.comparison.prepare import drop_repeated, load_plan, split_folds, split_table
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import name_steps, put_root
@@ -39,6 +39,32 @@ def folded(content, tmp_path):
 def read_fold(plan, task, split, fold):
     file = plan.folder / plan.tasks[task].get_file(split, fold)
     return [json.loads(line)["text"] for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["classification", "pairs", "ner", "qa"])
+def test_a_table_is_split_without_texts_that_are_in_two_parts(tmp_path, kind, caplog):
+    """One row of a repeated text is left, and none if its labels differ."""
+
+    def make(text, label):
+        return {
+            "classification": {"text": text, "label": label},
+            "pairs": {"premise": "the same", "hypothesis": text, "label": label},
+            "ner": {"tokens": text.split(), "tags": ["O", label]},
+            "qa": {"context": text, "question": "which?", "answers": {"text": [label], "answer_start": [0]}},
+        }[kind]
+
+    rows = [make(f"{name} {number}", name) for number in range(20) for name in ("cat", "dog")]
+    rows += [make(f"cat {number}", "cat") for number in range(10)] + [make("dog 3", "cat")]
+    write_jsonl(tmp_path / "table.jsonl", rows)
+    folder = split_table(tmp_path / "table.jsonl", tmp_path / "task")
+    parts = [(folder / f"{split}.jsonl").read_text().splitlines() for split in ("train", "validation", "test")]
+    left = [json.dumps(json.loads(line), sort_keys=True) for part in parts for line in part]
+    assert sorted(left) == sorted({json.dumps(row, sort_keys=True) for row in rows[:40] if row != make("dog 3", "dog")})
+    assert all(parts) and len(left) == 39
+    assert "12 of 51 rows of" in caplog.text
+    write_jsonl(tmp_path / "doubtful.jsonl", [make("cat 3", label) for label in ("cat", "dog")])
+    with pytest.raises(ValueError, match=r"each text of .* has several"):
+        split_table(tmp_path / "doubtful.jsonl", tmp_path / "never")
 
 
 def test_each_item_is_tested_once_and_not_trained_on(folded, tmp_path):

@@ -60,7 +60,9 @@ def run_quickstart(monkeypatch, inputs, seconds_per_token=1.0, **options):
 def test_from_a_table_to_the_best_model(monkeypatch, inputs, capfd):
     """One table without splits, whose texts are the corpus; the command resumes, and predicts with what it made."""
     fork_publications(monkeypatch)
-    rows = [f'{number},"{" ".join(SENTENCES[:4] * 3)}",{"no" if number % 2 else "yes"}' for number in range(50)]
+    rows = [
+        f'{number},"{" ".join(SENTENCES[:4] * 3)} {number}",{"no" if number % 2 else "yes"}' for number in range(50)
+    ]
     (inputs / "mine.csv").write_text("\n".join(["n,body,answer", *rows]))
     options = {"task": inputs / "mine.csv", "corpus": None, "text_column_name": "body", "label_column_name": "answer"}
     run_quickstart(monkeypatch, inputs, **options)
