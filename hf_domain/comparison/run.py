@@ -47,7 +47,15 @@ from hf_domain.comparison.results import (
     write_result,
 )
 from hf_domain.comparison.statistics import predict_power
-from hf_domain.comparison.steps import CACHE_FLAGS, Step, count_tokens, find_root, list_steps, list_versions
+from hf_domain.comparison.steps import (
+    CACHE_FLAGS,
+    Step,
+    count_tokens,
+    find_root,
+    list_steps,
+    list_versions,
+    name_folder,
+)
 from hf_domain.environment import describe_environment
 from hf_domain.safe_io import lock_folder, read_json, remove_unfinished, write_json, write_text
 from hf_domain.tasks.files import write_task_text
@@ -67,6 +75,8 @@ PRELOADED = [
 WITHOUT_GPU = ("vocabulary", "datastore")
 # Kinds of steps whose folder others read; of the rest they read the result alone.
 READ_BY_OTHERS = ("vocabulary", "datastore", "stable_phase", "pretraining", "final")
+# Beginnings of the metrics that a vote changes.
+OF_A_VOTE = ("eval_", "predict_", "label_thresholds", "nearest_vote")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
 INTERRUPTED = 130
 # Suffix of the file that a step leaves beside its log when all its output is written. What happens to its process later
@@ -133,7 +143,7 @@ def run_comparison(
         for name in ("", "data", "results"):
             remove_unfinished(output_dir / name)
         write_plan_file(plan, steps, output_dir)
-        drop_models(output_dir, results, list_kept(plan.keep_models, results, plan.budget.numbers))
+        keep_models(plan, output_dir, results, missing)
         run_steps(missing, results, plan, output_dir, execute, num_processes, dask_scheduler, note)
     return [results[step.name] for step in steps if step.name in results]
 
@@ -227,7 +237,8 @@ def run_steps(
                 waiting.remove(chosen)
                 needed = {need: by_id[need] for need in chosen.needs}
                 executor = workers.executor if chosen.kind in WITHOUT_GPU else workers.on_gpu
-                arguments = (chosen, plan, output_dir, needed, execute or workers.run)
+                twin = find_twin(chosen, results, output_dir)
+                arguments = (chosen, plan, output_dir, needed, execute or workers.run, twin)
                 running[executor.submit(make_result, *arguments)] = chosen
             progress.set_postfix_str(", ".join(step.name for step in running.values()))
             if not running:  # no worker of the cluster is there yet
@@ -238,19 +249,46 @@ def run_steps(
                 results[step.name] = by_id[step.id] = get_result(future, step)
                 note(results[step.name])
                 if step.kind == "fine_tuning":
-                    drop_models(output_dir, results, list_kept(plan.keep_models, results, plan.budget.numbers))
+                    keep_models(plan, output_dir, results, [*waiting, *running.values()])
                 progress.update()
 
 
 def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
-    """Choose the next step that can run beside others: what it needs is made, and no other fills the same cache."""
+    """Choose the next step that can run beside others.
+
+    What it needs is made, no other fills the same cache, and no other trains the same network.
+    """
     unfinished = {step.id for step in waiting + running}
     caches = {step.flags[name] for step in running for name in CACHE_FLAGS if name in step.flags}
     for step in waiting:
         own = (step.flags.get(name) for name in CACHE_FLAGS)
-        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(own):
+        is_twin = any(are_twins(step, other) for other in waiting + running)
+        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(own) and not is_twin:
             return step
     return None
+
+
+def are_twins(step: Step, other: Step) -> bool:
+    """Return whether a fine-tuning adds a vote to the network that another one trains: all else is the same.
+
+    A vote is chosen after the training. So training the network again would take minutes, and end in the same weights.
+    """
+    alone = {name: value for name, value in step.flags.items() if name != "nearest_vote"}
+    is_alike = (step.kind, step.command, step.inputs) == ("fine_tuning", other.command, other.inputs)
+    return is_alike and alone != step.flags and alone == other.flags and other.kind == step.kind
+
+
+def find_twin(step: Step, results: Mapping[str, Result], output_dir: Path) -> Result | None:
+    """Return the fine-tuning whose network a step can take, if its model is there."""
+    twins = (other for other in results.values() if other.is_done and are_twins(step, other.step))
+    return next((twin for twin in twins if has_model(output_dir, twin)), None)
+
+
+def keep_models(plan: Plan, output_dir: Path, results: Mapping[str, Result], missing: list[Step]) -> None:
+    """Delete the models that the plan does not keep and no missing step takes."""
+    kept = list_kept(plan.keep_models, results, plan.budget.numbers)
+    kept |= {name for name, result in results.items() if any(are_twins(step, result.step) for step in missing)}
+    drop_models(output_dir, results, kept)
 
 
 def get_result(future: Future, step: Step) -> Result:
@@ -352,10 +390,17 @@ def is_wanted() -> bool:
 # -------------------------------------------------------------------------------------------------------- one step
 
 
-def make_result(step: Step, plan: Plan, output_dir: Path, needed: Mapping[str, Result], execute: Execute) -> Result:
+def make_result(
+    step: Step,
+    plan: Plan,
+    output_dir: Path,
+    needed: Mapping[str, Result],
+    execute: Execute,
+    twin: Result | None = None,
+) -> Result:
     """Run a step on a worker and write its result, unless both are there: a lost worker may have left them.
 
-    Plan and folder are absolute; `needed` has the results of the steps that it reads, by id.
+    Plan and folder are absolute; `needed` has the results of the steps that it reads, by id; see `find_twin`.
 
     Raises:
         ValueError: The worker cannot run it: it has other versions or another file system.
@@ -375,7 +420,7 @@ def make_result(step: Step, plan: Plan, output_dir: Path, needed: Mapping[str, R
         if failed:
             result = Result(step, "failed", f"it needs {', '.join(failed)}, which failed")
         else:
-            result = run_step(step, plan, folder, needed, execute)
+            result = run_step(step, plan, folder, needed, execute, twin)
         write_result(output_dir, result)
         if result.is_done and step.kind != "stable_phase":
             for checkpoint in folder.glob("checkpoint-*"):
@@ -423,7 +468,14 @@ def has_output(step: Step, folder: Path) -> bool:
     return is_there and read_attempt(folder).get("done", False)
 
 
-def run_step(step: Step, plan: Plan, folder: Path, needed: Mapping[str, Result], execute: Execute) -> Result:
+def run_step(
+    step: Step,
+    plan: Plan,
+    folder: Path,
+    needed: Mapping[str, Result],
+    execute: Execute,
+    twin: Result | None = None,
+) -> Result:
     """Run a step and return its result; a step that fails is a result too. Arguments as in `make_result`."""
     before, checkpoint = read_attempt(folder), find_checkpoint(folder)
     seconds = 0.0
@@ -442,9 +494,14 @@ def run_step(step: Step, plan: Plan, folder: Path, needed: Mapping[str, Result],
     try:
         step = set_chosen_rate(fit_to_minutes(step, plan, needed), needed)
         write_step_text(step, plan, folder.parents[1])
-        execute(step, plan, folder)
+        execute(step if twin is None else take_network(step, twin), plan, folder)
         seconds += time.perf_counter() - started
         output = read_output(step, plan, folder)
+        if twin is not None:  # what its training took and chose
+            seconds += twin.seconds or 0.0
+            output["metrics"] = twin.metrics | {
+                name: value for name, value in output["metrics"].items() if name.startswith(OF_A_VOTE)
+            }
         write_json(folder / ATTEMPT, attempt | {"done": True})
     except Interrupted:
         raise
@@ -484,6 +541,11 @@ def set_chosen_rate(step: Step, needed: Mapping[str, Result]) -> Step:
         raise RuntimeError(f"training failed at every learning rate, the first time with: {tried[0].error}")
     best = max(done, key=lambda result: result.get_validation_score() or -math.inf)
     return step.change(learning_rate=best.step.flags["learning_rate"])
+
+
+def take_network(step: Step, twin: Result) -> Step:
+    """Return a fine-tuning that adds its vote to the network of another one instead of training it again."""
+    return step.change(model_name_or_path=name_folder(twin.step.id), do_train=None, early_stopping_patience=None)
 
 
 def run_command(

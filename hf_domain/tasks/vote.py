@@ -116,21 +116,15 @@ def load_vote(kind: TaskKind, splits: DatasetDict, config: Any, does_train: bool
 
     Raises:
         ModuleNotFoundError: tantivy is not installed.
-        ValueError: Nothing can choose the weight: the run trains without validation texts, or does not train and the
-            model has no vote.
+        ValueError: Nothing can choose the weight: there are no validation texts, and the model has no vote.
     """
     args = kind.args
     if not getattr(args, "nearest_vote", False):
         return None
-    if does_train and "validation" not in splits:
+    if "validation" not in splits and (does_train or not getattr(config, "nearest_vote", None)):
         raise ValueError(
             "--nearest_vote needs validation texts, which choose its weight, but there are none. Add --validation_file "
             "and --do_eval."
-        )
-    if not does_train and not getattr(config, "nearest_vote", None):
-        raise ValueError(
-            "without --do_train, --nearest_vote needs a model that was trained with it, but this one was not. Leave it "
-            "out, or add --do_train."
         )
     if "train" not in splits:
         raise ValueError("--nearest_vote needs training texts, which vote, but there are none. Add --train_file.")

@@ -102,6 +102,14 @@ def test_where_no_row_is_likely_better_it_says_what_to_run(answer):
     assert paragraphs[1] == "```bash\nhf-domain compare plan.yaml --num_seeds 4\n```"
 
 
+def test_where_every_row_lost_a_little_the_encoder_as_it_is_stays_the_best_bet(answer):
+    report, (_, first, *_) = answer(seeds=(1, 2), dapt=0.6, general_text=0.6, gmap=0.6, varmae=0.6, no_adaptation=0.615)
+    best = list_bets(report)[0]
+    assert best.gain < 0 and best.chance > 1 - decision.SURE and choose(report) == "no_adaptation"
+    title = report.titles[best.row]
+    assert first.startswith(f"**Nothing is decided. {title} comes nearest to the encoder as it is, the best bet: -")
+
+
 def test_the_encoder_as_it_is_stays_where_everything_is_worse(answer):
     report, (_, first, *_) = answer(no_adaptation=0.95, dapt=0.5, varmae=0.5, gmap=0.5, general_text=0.5)
     assert choose(report) == "no_adaptation"
