@@ -124,3 +124,14 @@ def test_predictions_that_are_nan_are_no_answers(tmp_path):
     trainer = Trainer(model, TrainingArguments(str(tmp_path), report_to="none", use_cpu=True))
     with pytest.raises(ValueError, match="all predictions must be finite, but 4 of 4 logits are nan"):
         run_prediction(trainer, [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}])
+
+
+def test_scores_on_the_way_must_be_finite():
+    """They may choose the best checkpoint, and every comparison with nan is false."""
+    from hf_domain.checks import NonFiniteStop
+
+    stop = NonFiniteStop()
+    stop.on_evaluate(None, None, None, metrics={"eval_loss": 0.5})
+    stop.on_evaluate(None, None, None)
+    with pytest.raises(ValueError, match="eval_loss"):
+        stop.on_evaluate(None, None, None, metrics={"eval_loss": math.nan})

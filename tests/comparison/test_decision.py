@@ -13,7 +13,15 @@ from scipy.stats import norm
 from script_runs import write_jsonl
 
 from hf_domain.comparison import decision
-from hf_domain.comparison.decision import choose, format_chance, format_seconds, is_command, list_bets, shrink
+from hf_domain.comparison.decision import (
+    choose,
+    format_chance,
+    format_seconds,
+    is_command,
+    list_bets,
+    measure_error,
+    shrink,
+)
 from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import rank_validation, write_report
 from hf_domain.comparison.results import write_result
@@ -93,6 +101,16 @@ def test_a_row_that_is_far_ahead_is_named_however_few_seeds_there_are(content, t
     assert best.row == "longer" and best.gain > 20 and best.chance > 0.95 and all(bet.gain < 5 for bet in others)
     first = (tmp_path / "plan" / "report.md").read_text().split("\n\n")[1]
     assert first.startswith(f"**Use no adaptation (longer): {best.gain:+.1f} points, better than the encoder as it is")
+
+
+def test_one_pre_training_leaves_a_doubt_that_two_show(answer):
+    """The seeds of two pre-trainings scatter as pre-trainings do; those of one do not."""
+    report, _ = answer(dapt=0.6)
+    by_row = {bet.row: bet.difference for bet in list_bets(report)}
+    measured = by_row["dapt"].of_examples + by_row["dapt"].of_seeds
+    assert measure_error(by_row["dapt"], report, "dapt") == measured + decision.PRETRAINING_DEVIATION**2
+    report.plan["pretraining_seeds"] = [1, 2]
+    assert measure_error(by_row["dapt"], report, "dapt") == measured
 
 
 def test_where_no_row_is_likely_better_it_says_what_to_run(answer):

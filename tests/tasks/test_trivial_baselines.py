@@ -122,6 +122,14 @@ def test_words_are_weighed_by_a_linear_model(tmp_path):
     assert floors[LINEAR] == floors[MAJORITY]
 
 
+@pytest.mark.parametrize(("labels", "score"), [("ab", 100), ("a", 100)])
+def test_two_labels_are_enough_to_weigh_words_and_one_is_the_majority(tmp_path, labels, score):
+    rows = [{"text": f"word{label} {number}", "label": label} for label in labels for number in range(6)]
+    for split in ("train", "validation", "test"):
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
+    assert score_floors(Task(str(tmp_path), "classification", "", "macro_f1"), {}, tmp_path)[LINEAR] == score
+
+
 def test_characters_are_words_of_chinese(tmp_path):
     rows = [{"text": "我们看到一只" + word, "label": word} for word in "猫狗鸟" for _ in range(6)]
     for split in ("train", "validation", "test"):

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -21,7 +22,15 @@ from vocabulary_invariants import (
     make_xlm_roberta,
 )
 
-from hf_domain.tokenization import ExposureLimit, WordCounts, compare_lengths, count_words, expand_vocabulary, wordpiece
+from hf_domain.tokenization import (
+    ExposureLimit,
+    WordCounts,
+    compare_lengths,
+    count_words,
+    expand_vocabulary,
+    expansion,
+    wordpiece,
+)
 from hf_domain.tokenization.expansion import Domain
 from hf_domain.tokenization.texts import read_texts
 
@@ -415,3 +424,20 @@ def test_long_words_are_named_and_read_if_they_should_be():
     assert not any("max_word_length" in warning for warning in report.warnings)
     assert tokenizer.unk_token_id not in tokenizer(texts[0])["input_ids"]
     assert any("methylethyl" in entry for entry in delta.pieces)
+
+
+def test_no_larger_vocabulary_is_made_once_the_corpus_has_no_more_entries(monkeypatch):
+    """Each takes as long as the one before: minutes on a large corpus."""
+    asked = []
+
+    def grow(before, size):
+        asked.append(size)
+        return SimpleNamespace(size=min(size, 250))
+
+    domain = SimpleNamespace(begin=lambda: [SimpleNamespace(size=100)], grow=grow)
+    monkeypatch.setattr(expansion, "_improve", lambda before, after: 1.0)
+    history, failed = expansion._follow_curve(domain, [200, 251, 300, 400, 500], 0.01, False)
+    assert asked == [200, 251, 300] and [each.size for each in history] == [100, 200, 250] and failed is None
+    asked.clear()
+    history, _ = expansion._follow_curve(domain, [200, 300, 400], 0.01, False)
+    assert asked == [200, 300] and history[-1].size == 250

@@ -1,6 +1,7 @@
 """The learning rate is the one that is best on validation."""
 
 import json
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from hf_domain.checks import DivergenceError
 from hf_domain.tasks.classification import ClassificationArguments
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
-from hf_domain.training.learning_rate import run_at_best_rate
+from hf_domain.training.learning_rate import NewWarnings, run_at_best_rate
 
 
 @pytest.fixture
@@ -60,3 +61,14 @@ def test_a_rate_that_diverges_loses(choose, tmp_path):
 def test_a_metric_of_unknown_direction_is_refused(choose):
     with pytest.raises(ValueError, match="but mae may be an error"):
         choose({1e-5: {"eval_mae": 0.9}, 1e-4: {"eval_mae": 0.1}}, metric_name="mae")
+
+
+def test_a_warning_is_given_once_and_a_line_of_the_log_each_time():
+    new = NewWarnings()
+
+    def passes(level, text):
+        return bool(new.filter(logging.LogRecord("hf_domain", level, "", 0, text, (), None)))
+
+    assert [passes(logging.WARNING, "23 rows repeat") for _ in range(3)] == [True, False, False]
+    assert [passes(logging.INFO, "accuracy 0.5") for _ in range(2)] == [True, True]
+    assert passes(logging.WARNING, "another")
