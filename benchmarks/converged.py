@@ -41,7 +41,7 @@ from hf_domain.comparison.results import Result, find_results, get_path
 from hf_domain.comparison.run import Interrupted, count_cores, count_workers, run_command, run_comparison
 from hf_domain.comparison.steps import Step, list_steps
 from hf_domain.safe_io import read_json, write_json
-from hf_domain.training.run import emulates_bfloat16
+from hf_domain.training.device import emulates_bfloat16
 from hf_domain.training.settings import read_settings
 
 

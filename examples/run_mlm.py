@@ -31,7 +31,8 @@ rest.jsonl` of build_datastore.py leaves out a tenth of the corpus.
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.training.arguments import PretrainerArguments, parse_arguments
 from hf_domain.training.masked_lm_corpus import CorpusArguments
-from hf_domain.training.pretraining import PretrainingArguments, pretrain
+from hf_domain.training.pretraining import pretrain
+from hf_domain.training.pretraining_arguments import PretrainingArguments
 from hf_domain.training.run import start_run
 from hf_domain.training.run_folder import run_in_folder
 

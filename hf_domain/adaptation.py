@@ -16,7 +16,8 @@ from hf_domain.training.arguments import PretrainerArguments, check_model
 from hf_domain.training.calls import describe_call, name_arguments
 from hf_domain.training.masked_lm_corpus import CorpusArguments
 from hf_domain.training.options import check_names
-from hf_domain.training.pretraining import PretrainingArguments, pretrain
+from hf_domain.training.pretraining import pretrain
+from hf_domain.training.pretraining_arguments import PretrainingArguments
 from hf_domain.training.recipes import TRAINING_RECIPES, list_defaults, pick_defaults
 from hf_domain.training.run import start_run
 

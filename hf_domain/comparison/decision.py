@@ -170,9 +170,10 @@ def decide(report: Report) -> list[str]:
         lines.append(describe_doubt(report, best))
     else:
         more = 2 * len(report.plan["seeds"])
+        title = report.titles[best.row]
         leads = "is the best bet" if best.gain > 0 else f"comes nearest to {now}, the best bet"
         lines = [
-            f"Nothing is decided. {report.titles[best.row]} {leads}: {format_points(best.gain)} points, "
+            f"Nothing is decided. {title[0].upper()}{title[1:]} {leads}: {format_points(best.gain)} points, "
             f"better than {now} with {format_chance(best.chance)} chance; {format_seconds(best.seconds)}. To decide, "
             "run more seeds:",
             f"hf-domain compare {report.plan['path']} --num_seeds {more}",

@@ -36,14 +36,8 @@ from hf_domain.training.orders import (
     StrategyStep,
     make_plan,
 )
-from hf_domain.training.pretraining import (
-    PretrainingArguments,
-    check_files,
-    check_options,
-    load_delta,
-    load_masked_lm,
-    prepare_new_rows,
-)
+from hf_domain.training.pretraining import load_delta, load_masked_lm, prepare_new_rows
+from hf_domain.training.pretraining_arguments import PretrainingArguments, check_files, check_options
 from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, write_card
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folder import MADE, run_in_folder

@@ -1,18 +1,15 @@
 """The steps that all scripts of examples/ share: logging, tokenizer, training, evaluation, model card."""
 
 import atexit
-import copy
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from datasets import Dataset, IterableDataset
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi
 from huggingface_hub.constants import ENDPOINT
 from huggingface_hub.utils import DEFAULT_IGNORE_PATTERNS, filter_repo_objects
 from transformers import (
@@ -26,7 +23,7 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import IntervalStrategy, PredictionOutput, SaveStrategy
+from transformers.trainer_utils import PredictionOutput
 
 from hf_domain.checks import NonFiniteStop, check_metrics, check_predictions
 from hf_domain.data.corpora import check_length
@@ -37,28 +34,24 @@ from hf_domain.tasks.baseline import BETTER, warn_if_unlearned
 from hf_domain.training.arguments import FineTuningArguments, ModelArguments
 from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.cards import make_run_card
+from hf_domain.training.device import warn_of_slow_bfloat16
+from hf_domain.training.early_stopping import PATIENCE, LearnedStop, check_often, describe_stop, stop_early
 from hf_domain.training.exporting import export_trained
 from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_files import START_RESULTS, STATE
-from hf_domain.training.run_folder import MADE, drop_checkpoint, find_checkpoint
+from hf_domain.training.run_folder import MADE, drop_checkpoint
 from hf_domain.training.sharding import prepare_sharding
 from hf_domain.training.streams import read_stream
 from hf_domain.training.terminal import (
     describe_metrics,
     describe_training,
     log_end,
-    name_metric,
     show_progress,
     start_logging,
     suggest_command,
 )
 
 logger = logging.getLogger(__name__)
-
-# What sentence-transformers writes beside an encoder; the first lists the folders of the modules after it.
-SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
-
-Trained = TypeVar("Trained")
 
 
 def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
@@ -86,18 +79,6 @@ def start_run(training_args: TrainingArguments, verbose: bool = False) -> None:
         training_args.dataloader_pin_memory = False  # without a GPU, torch warns about it in every epoch
     set_seed(training_args.seed)
     atexit.register(leave_process_group)
-
-
-def emulates_bfloat16() -> bool:
-    """Return whether the CPU emulates bfloat16: training then takes about three times as long as in float32."""
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.6 cannot tell
-    return bool(capabilities) and not any(value for name, value in capabilities.items() if "bf16" in name)
-
-
-def warn_of_slow_bfloat16(training_args: TrainingArguments) -> None:
-    """Warn if the CPU emulates bfloat16."""
-    if training_args.bf16 and training_args.device.type == "cpu" and emulates_bfloat16():
-        logger.warning("this CPU has no bfloat16 instructions: --bf16 is about three times slower than float32 here")
 
 
 def keep_private(training_args: TrainingArguments) -> None:
@@ -195,48 +176,6 @@ def run_training(trainer: Trainer, finish: Callable[[Trainer], None] | None = No
     if trainer.is_world_process_zero():
         logger.info(describe_training(metrics, trainer.state.global_step))
     trainer.save_state()
-
-
-def fit_to_memory(train: Callable[[TrainingArguments], Trained], args: TrainingArguments) -> Trained:
-    """Train, and after an out-of-memory error again with smaller batches of which as many more make a step.
-
-    The effective batch stays, and so does what is trained. Trainer's own `auto_find_batch_size` takes a tenth off the
-    batch and accumulates as before, which is another training.
-
-    Args:
-        train: Trains from the newest checkpoint, or from the start.
-        args: The arguments of the first attempt.
-    """
-    args.auto_find_batch_size = False
-    while True:
-        try:
-            return train(copy.copy(args))
-        except RuntimeError as error:
-            if not should_reduce_batch_size(error) or not can_halve(args):
-                raise
-        clear_device_cache(garbage_collection=True)
-        batch = args.per_device_train_batch_size
-        parts = next(count for count in range(2, batch + 1) if batch % count == 0)
-        args.per_device_train_batch_size = batch // parts
-        args.gradient_accumulation_steps *= parts
-        args.per_device_eval_batch_size = max(1, args.per_device_eval_batch_size // 2)
-        args.resume_from_checkpoint = find_checkpoint(str(args.output_dir)) or args.resume_from_checkpoint
-        logger.warning(
-            f"The memory does not hold batches of {batch}. Training starts again with batches of {batch // parts} and "
-            f"--gradient_accumulation_steps {args.gradient_accumulation_steps}: as many examples a step as before."
-        )
-        set_seed(args.seed)  # of the new weights, which the first attempt drew
-
-
-def can_halve(args: TrainingArguments) -> bool:
-    """Return whether a batch can be split, and say what else to do where it cannot."""
-    if args.per_device_train_batch_size > 1 and args.world_size == 1:
-        return True
-    advice = "Add --gradient_checkpointing true, or use a shorter --max_seq_length."
-    if args.per_device_train_batch_size > 1:  # the other processes wait for this one
-        advice = "Halve --per_device_train_batch_size and double --gradient_accumulation_steps."
-    logger.error(f"The memory does not hold batches of {args.per_device_train_batch_size}. {advice}")
-    return False
 
 
 def train(trainer: Trainer, checkpoint: str | None) -> dict[str, float]:
@@ -352,78 +291,6 @@ def train_and_evaluate(
         run_evaluation(trainer)
 
 
-CHECKS, PATIENCE = 10, 3  # of a training that names no length; our choice
-
-
-class LearnedStop(EarlyStoppingCallback):
-    """Stops as transformers' callback does, but counts no check before the model beats the majority baseline."""
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        """Count a check without a better score."""
-        super().on_evaluate(args, state, control, metrics, **kwargs)
-        if not metrics.get("eval_beats_baseline", True):
-            self.early_stopping_patience_counter, control.should_training_stop = 0, False
-
-
-def check_often(args: TrainingArguments) -> None:
-    """Evaluate ten times on the way, unless the run says how often."""
-    if args.eval_strategy == "no":
-        args.eval_strategy, args.eval_steps = IntervalStrategy.STEPS, 1 / CHECKS
-
-
-def describe_stop(trainer: Trainer, patience: int | None) -> str:
-    """Say how long a training took that named no length, and why it stopped."""
-    args, state = trainer.args, trainer.state
-    taken = f"{state.global_step:,} of {state.max_steps:,} steps"
-    if patience is None:
-        return f"Trained {taken}. No validation score could stop the training, or choose the best weights."
-    metric = name_metric(str(args.metric_for_best_model).removeprefix("eval_"))
-    best = f"The weights of step {state.best_global_step:,} are kept, with the best {metric} on validation"
-    if state.best_metric is not None:
-        best += f", {state.best_metric:.4g}"
-    if state.global_step < state.max_steps:
-        return f"Stopped after {taken}: {patience} checks without a better {metric}. {best}."
-    return f"Trained all {state.max_steps:,} steps, the limit of a training without --num_train_epochs. {best}."
-
-
-def stop_early(
-    trainer: Trainer, deciding: str, patience: int, callback: type[EarlyStoppingCallback] = EarlyStoppingCallback
-) -> None:
-    """Stop training when the score stops improving, and keep the best weights.
-
-    The model is evaluated after each epoch unless `--eval_strategy` says otherwise.
-
-    Args:
-        deciding: Metric that must improve.
-        patience: Stop after this many evaluations without a better score.
-        callback: What counts them.
-
-    Raises:
-        ValueError: The run does not train and evaluate, or it is not known whether higher scores are better.
-    """
-    args = trainer.args
-    if not (args.do_train and args.do_eval):
-        raise ValueError(
-            "--early_stopping_patience needs --do_train, --do_eval and validation data, but "
-            f"do_train is {args.do_train} and do_eval is {args.do_eval}. Add them, or remove the flag."
-        )
-    if args.metric_for_best_model is None and deciding not in BETTER:
-        raise ValueError(
-            f"--early_stopping_patience needs a metric of which it is known whether more is better, but {deciding} may "
-            f"be an error. Add --metric_for_best_model {deciding} and --greater_is_better true or false."
-        )
-    if args.eval_strategy == "no":
-        args.eval_strategy = IntervalStrategy.EPOCH
-    args.save_strategy, args.save_steps = SaveStrategy(args.eval_strategy), args.eval_steps or args.save_steps
-    args.save_total_limit = args.save_total_limit or 1
-    args.load_best_model_at_end = True
-    if args.metric_for_best_model is None:
-        args.metric_for_best_model, args.greater_is_better = deciding, BETTER[deciding] > 0
-    # A resumed run continues to count the evaluations without a better score.
-    args.restore_callback_states_from_checkpoint = True
-    trainer.add_callback(callback(patience))
-
-
 def run_prediction(trainer: Trainer, dataset: Dataset) -> PredictionOutput:
     """Return predictions and labels in the order of the examples, and save the metrics if there are labels."""
     show_progress(trainer)
@@ -474,8 +341,6 @@ def finish_run(
         call: A call from Python, for the card; it gets no log lines about commands.
         texts: Documents that were in memory.
     """
-    if task == "fill-mask" and trainer.args.do_train and trainer.args.should_save:
-        keep_sentence_modules(model_args, Path(str(trainer.args.output_dir)))
     write_card(trainer, task, model_args, data_args, passage_args, documents, call, texts)
     if trainer.is_world_process_zero() and call is None:
         repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
@@ -483,34 +348,6 @@ def finish_run(
         if isinstance(model_args, FineTuningArguments) and model_args.export is not None:
             logger.info(export_trained(Path(str(trainer.args.output_dir)), task, model_args))
         log_end(trainer.args, repository, command)
-
-
-def keep_sentence_modules(model_args: ModelArguments, folder: Path) -> None:
-    """Copy what makes an encoder of sentence embeddings one: its pooling, its normalization and their list.
-
-    `SentenceTransformer(folder)` then embeds with the trained weights as it did with those before.
-    """
-    name, options = model_args.model_name_or_path, model_args.hub_options
-    del options["trust_remote_code"]
-    source = Path(name)
-    if not source.is_dir():
-        files = [*SENTENCE_FILES, "[0-9]*_*/*.json", "[0-9]*_*/*.safetensors"]
-        try:
-            source = Path(snapshot_download(name, allow_patterns=files, **options))
-        except OSError as error:  # the training is done: a Hub out of reach must not cost it
-            logger.warning(f"The modules of sentence embeddings in {name}, if it has any, are not copied: {error}")
-            return
-    if not (source / SENTENCE_FILES[0]).is_file():
-        return
-    # The first module is the encoder itself, at the top. A path that leads elsewhere would write outside the folder.
-    modules = [source / module["path"] for module in read_json(source / SENTENCE_FILES[0])]
-    modules = [module for module in modules if module.resolve().parent == source.resolve()]
-    kept = [source / file for file in SENTENCE_FILES]
-    kept += [file for module in modules for suffix in ("json", "safetensors") for file in module.glob(f"*.{suffix}")]
-    for file in filter(Path.is_file, kept):
-        target = folder / file.relative_to(source)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copy(file, target)
 
 
 def write_card(

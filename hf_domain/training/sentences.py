@@ -35,7 +35,8 @@ from hf_domain.training.cards import (
     tabulate_scores,
     write_command_card,
 )
-from hf_domain.training.run import run_training, stop_early
+from hf_domain.training.early_stopping import stop_early
+from hf_domain.training.run import run_training
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.task_trainer import choose_learning_rate, limit_splits, locate_example
 from hf_domain.training.terminal import (

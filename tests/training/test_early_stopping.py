@@ -13,7 +13,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 import hf_domain
 from hf_domain.examples import run_classification
 from hf_domain.training.arguments import FineTunerArguments
-from hf_domain.training.run import LearnedStop, stop_early
+from hf_domain.training.early_stopping import LearnedStop, stop_early
 from hf_domain.training.task_trainer import choose_epochs
 
 SPLITS = ("train", "validation")

@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM, BertModel
 
 import hf_domain
 from hf_domain.examples import run_mlm
-from hf_domain.training.run import keep_sentence_modules
+from hf_domain.training.sentence_modules import keep_sentence_modules
 
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},

@@ -15,7 +15,8 @@ from hf_domain.methods.lora import add_lora
 from hf_domain.methods.rada.collator import DataCollatorWithPassages
 from hf_domain.tokenization import expand_vocabulary
 from hf_domain.training.masked_lm_trainer import MaskedLMTrainer, evaluate_general
-from hf_domain.training.pretraining import PretrainingArguments, load_masked_lm
+from hf_domain.training.pretraining import load_masked_lm
+from hf_domain.training.pretraining_arguments import PretrainingArguments
 
 MODELS = {
     "stock": lambda: make_masked_lm("bert"),

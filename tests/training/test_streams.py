@@ -17,7 +17,7 @@ from hf_domain.data.files import find_files
 from hf_domain.examples import run_mlm
 from hf_domain.safe_io import identify_url
 from hf_domain.training.masked_lm_corpus import CorpusArguments
-from hf_domain.training.pretraining import check_stream
+from hf_domain.training.pretraining_arguments import check_stream
 
 SIZES = (1100, 500, 700)  # documents of the files
 
