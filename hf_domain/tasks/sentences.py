@@ -4,11 +4,13 @@ sentence-transformers is an extra, and takes seconds to import. Functions import
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from datasets import Dataset, DatasetDict
 
 from hf_domain import extras
@@ -71,6 +73,15 @@ class SimilarityTask:
         check_metrics(metrics)
         return metrics, pairwise_cos_sim(*embeddings).tolist()
 
+    def find_gain(self, rows: Rows, own: Sequence[Any], other: Sequence[Any]) -> tuple[float, float]:
+        """Return the 95 % interval of the gain of some predictions over others, over resampled examples."""
+        from scipy.stats import spearmanr
+
+        def measure(gold: Any, own: Any, other: Any) -> float:
+            return float(spearmanr(gold, own).statistic - spearmanr(gold, other).statistic)
+
+        return resample(measure, [float(row[self.scores]) for row in rows], own, other)
+
     def make_pairs(self, rows: Rows) -> Dataset:
         """Return the examples as pairs of texts to train on, with a `score`: 0 for the smallest, 1 for the largest."""
         scores = [float(row[self.scores]) for row in rows]
@@ -121,6 +132,12 @@ class RetrievalTask:
             ranked.append({"passages": [hit["corpus_id"] for hit in hits], **own})
         return rename_metrics(metrics), ranked
 
+    def find_gain(self, rows: Rows, own: Sequence[Any], other: Sequence[Any]) -> tuple[float, float]:
+        """See `SimilarityTask`."""
+        (name,) = rename_metrics({self.deciding: 0})
+        scores = [[query[name] for query in queries] for queries in (own, other)]
+        return resample(lambda own, other: float(own.mean() - other.mean()), *scores)
+
     def compute_metrics(self, rows: Rows, hits: Sequence[Sequence[Mapping[str, Any]]]) -> Metrics:
         """Return the metrics of a search: for each query the passages it found, as `corpus_id` and `score`."""
         found = RetrievalTask({}).make_evaluator(rows, batch_size=1).compute_metrics(hits)
@@ -130,6 +147,18 @@ class RetrievalTask:
         """Return pairs of texts to train on: a query with each of its passages."""
         pairs = [(row["query"], passage) for row in rows for passage in row["passages"]]
         return Dataset.from_dict({"query": [query for query, _ in pairs], "passage": [text for _, text in pairs]})
+
+
+def resample(measure: Callable[..., float], *columns: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of what is measured of paired columns, over 1,000 resamplings."""
+    values, count = [np.asarray(column) for column in columns], len(columns[0])
+    with (
+        warnings.catch_warnings()
+    ):  # of few pairs some draws have one value, and no correlation: scipy's own fails then
+        warnings.simplefilter("ignore")
+        numbers = np.random.default_rng(0).integers(0, count, (1000, count))
+        low, high = np.nanquantile([measure(*(column[rows] for column in values)) for rows in numbers], [0.025, 0.975])
+    return float(low), float(high)
 
 
 SentenceTask: TypeAlias = SimilarityTask | RetrievalTask

@@ -1,6 +1,7 @@
 """Train sentence embeddings with the trainer of sentence-transformers, which is imported when a function is called."""
 
 import json
+import logging
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,8 +46,11 @@ from hf_domain.training.terminal import (
     log_end,
     log_place,
     log_scores,
+    name_metric,
     suggest_task,
 )
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -70,6 +74,9 @@ class SentenceArguments:
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first N training examples."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "The same for validation."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "The same for test."})
+    reference_name_or_path: str | None = field(
+        default=None, metadata={"help": "Score this encoder too, such as that before an adaptation; which is better?"}
+    )
     early_stopping_patience: int | None = field(
         default=None, metadata={"help": "Stop after this many evaluations without a better score; keep the best."}
     )
@@ -218,7 +225,10 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
     task, splits = load_task(args, training_args)
     set_best_metric(training_args, task.deciding)
     options = {"device": training_args.device, "trust_remote_code": args.trust_remote_code}
-    model = load_encoder(args.model_name_or_path, args.max_seq_length, **options)
+    model, reference = (
+        name and load_encoder(name, args.max_seq_length, **options)
+        for name in (args.model_name_or_path, args.reference_name_or_path)
+    )
     batch_size, folder = training_args.per_device_eval_batch_size, Path(str(training_args.output_dir))
     metrics: dict[str, Any] = {}
     if training_args.do_train:
@@ -229,21 +239,40 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
             stop_early(trainer, task.deciding, args.early_stopping_patience)
         run_training(trainer)
         metrics = read_json(folder / METRICS)
+    gains = []
     for split, prefix, file in list_predicted(splits, LABELS):
         started = time.perf_counter()
         scores, predictions = task.score(model, splits[split], batch_size)
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         metrics |= {f"{prefix}_runtime": time.perf_counter() - started, f"{prefix}_samples": len(predictions)}
         write_text(folder / file, format_labels(map(json.dumps, predictions)))
+        if reference is not None:
+            (name,), rows = rename_metrics({task.deciding: 0}), splits[split]
+            other, found = task.score(reference, rows, batch_size)
+            metrics[f"{prefix}_reference_{name}"] = other[name]
+            interval = task.find_gain(rows, predictions, found)
+            gains.append(describe_gain(split, name, scores[name], other[name], interval, args.reference_name_or_path))
     write_json(folder / METRICS, metrics)
     if training_args.do_train:
         write_card(trainer, args, task, metrics)
     log_scores(metrics)
+    for line in gains:
+        logger.info(line)
     if training_args.do_train:
         options = {"model_name_or_path": str(folder), "head": "encoder", "output_dir": f"{folder}-onnx"}
         log_end(training_args, None, format_command("export", **options))
     else:
         log_place("Scores and predictions", str(folder), suggest_task("sentences", [args], f"{folder}-trained"))
+
+
+def describe_gain(split: str, name: str, own: float, other: float, interval: tuple[float, float], title: str) -> str:
+    """Say whether a score is better than that of the reference: if its interval leaves out 0."""
+    low, high = interval
+    verdict = "better than" if low > 0 else "worse than" if high < 0 else "not clearly different from"
+    return (
+        f"{split.capitalize()}: the {name_metric(name)} {own:.4f} is {verdict} that of {title}, {other:.4f}: "
+        f"{own - other:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}."
+    )
 
 
 def load_task(args: Any, training_args: FineTunerArguments) -> tuple[Any, DatasetDict]:

@@ -17,6 +17,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from hf_domain.examples import run_sentences
 from hf_domain.tasks.retrieval import load_texts, read_queries
+from hf_domain.tasks.sentences import SimilarityTask
+from hf_domain.training.sentences import describe_gain
 
 FROZEN = {"max_seq_length": 32, "do_eval": True, "do_predict": True, "per_device_eval_batch_size": 5}
 
@@ -99,7 +101,7 @@ def test_scores_of_a_search_are_kept_for_each_query(encoder, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("task", ["pairs", "search"])
-def test_training_improves_what_it_trains_on(encoder, tmp_path, monkeypatch, task):
+def test_training_improves_what_it_trains_on(encoder, tmp_path, monkeypatch, task, caplog):
     """The model in the folder is the one that was scored."""
     from sentence_transformers import SentenceTransformer
 
@@ -112,15 +114,44 @@ def test_training_improves_what_it_trains_on(encoder, tmp_path, monkeypatch, tas
     options = {"model_name_or_path": encoder, "max_seq_length": 32, "do_predict": True, "num_train_epochs": 12}
     before = run_script(run_sentences.main, monkeypatch, tmp_path / "before", **files, **options)
     after = run_script(
-        run_sentences.main, monkeypatch, tmp_path / "after", **files, **options, do_train=True, learning_rate=3e-3
-    )
+        run_sentences.main, monkeypatch, tmp_path / "after", **files, **options, do_train=True, learning_rate=3e-3,
+        reference_name_or_path=encoder,
+    )  # fmt: skip
     assert after[metric] > before[metric] + 0.1
+    assert after[metric.replace("_", "_reference_", 1)] == pytest.approx(before[metric])
+    assert f"{after[metric]:.4f} is better than that of {encoder}, {before[metric]:.4f}: +0." in caplog.text
     assert {"train_runtime", "learning_rate", "trainable_parameters"} <= after.keys()
     model, texts = SentenceTransformer(str(tmp_path / "after"), device="cpu"), make_texts(6)
     np.testing.assert_allclose(
         model.encode(texts, normalize_embeddings=True), embed(tmp_path / "after", texts), atol=1e-5
     )
     assert model.max_seq_length == 32
+
+
+@pytest.mark.parametrize("task", ["pairs", "search"])
+def test_an_encoder_is_not_better_than_itself_and_worse_than_a_trained_one(
+    encoder, tmp_path, monkeypatch, task, caplog
+):
+    files = (
+        name_files(write_pairs(tmp_path / "pairs")) if task == "pairs" else name_files(write_search(tmp_path), TABLES)
+    )
+    options = {"model_name_or_path": encoder, "max_seq_length": 32, "test_file": files["test_file"], "do_predict": True}
+    run_script(run_sentences.main, monkeypatch, tmp_path / "out", **options, reference_name_or_path=encoder)
+    assert "is not clearly different from that of" in caplog.text and "interval +0.0000 to +0.0000" in caplog.text
+    assert describe_gain("test", "spearman", 0.1, 0.5, (-0.6, -0.2), "it").startswith("Test: the spearman")
+    assert "is worse than that of it, 0.5000: -0.4000" in describe_gain("test", "f1", 0.1, 0.5, (-0.6, -0.2), "it")
+
+
+def test_the_interval_of_a_gain_is_that_of_resampled_pairs():
+    numbers = np.random.default_rng(0)
+    gold = numbers.normal(size=200)
+    own, other = gold + 0.5 * numbers.normal(size=200), gold + 2 * numbers.normal(size=200)
+    low, high = SimilarityTask(["a", "b"], "score").find_gain([{"score": value} for value in gold], own, other)
+    draws = [
+        spearmanr(gold[rows], own[rows]).statistic - spearmanr(gold[rows], other[rows]).statistic
+        for rows in numbers.integers(0, 200, (2000, 200))
+    ]
+    assert (low, high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=0.03) and 0 < low < high
 
 
 def test_a_search_in_another_corpus_is_another_run(encoder, tmp_path, monkeypatch):
