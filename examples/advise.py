@@ -26,7 +26,7 @@ class Arguments:
     model_name_or_path: str = field(
         metadata={"help": "Encoder to adapt: a folder or a name on the Hub.", "aliases": ["--encoder"]}
     )
-    corpus: str = field(metadata={"help": "Text of the domain, one file: .txt .jsonl .json .csv .tsv (.gz) .parquet."})
+    corpus: str = field(metadata={"help": "Text of the domain: .txt .jsonl .json .csv .tsv (.gz .zst) .parquet."})
     task: list[str] = field(metadata={"help": "Folders of tasks, each with train, validation and test .jsonl."})
     output_dir: str = field(metadata={"help": "New folder for plan.yaml."})
     general: str | None = field(default=None, metadata={"help": "General text, to measure what encoders forget."})

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument(
         "model_name_or_path", help="fine-tuned model, or the folder of a comparison, whose best model predicts"
     )
-    parser.add_argument("file", help="data: .txt .jsonl .json .csv .tsv (.gz) .parquet, a path or a glob")
+    parser.add_argument("file", help="data: .txt .jsonl .json .csv .tsv (.gz .zst) .parquet, a path or a glob")
     parser.add_argument("--output_file", help="new file, .jsonl or .csv; default: JSON lines on the terminal")
     parser.add_argument("--text_column_names", help="column of text, or two as first,second; default: as in training")
     parser.add_argument(

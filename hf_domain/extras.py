@@ -18,6 +18,7 @@ EXTRAS = {
     "sentence_transformers": ("sentence-transformers", "sentences"),
     "sklearn": ("scikit-learn", "compare"),
     "tantivy": ("tantivy", "datastore"),
+    "zstandard": ("zstandard", "zst"),
 }
 
 

@@ -15,6 +15,7 @@ from hf_domain.comparison.plan import Corpus, Plan, Row
 from hf_domain.comparison.rows import RECIPES, explain_recipe
 from hf_domain.comparison.steps import FROZEN_FLAGS, PROBE_FLAGS, ROOT, Step
 from hf_domain.data.corpora import check_length
+from hf_domain.data.csv_files import drop_packing
 from hf_domain.data.files import BUILDERS, SPLITS, check_held_out, find_files
 from hf_domain.extras import is_installed
 from hf_domain.hub import is_hub_id
@@ -208,8 +209,8 @@ def _check_corpus(corpus: Corpus, plan: Plan) -> list[str]:
     for file in filter(None, (corpus.train_file, corpus.validation_file)):
         if not (plan.folder / file).is_file():
             problems.append(f"there is no file {file}")
-        if Path(file.removesuffix(".gz")).suffix not in BUILDERS:
-            problems.append(f"a corpus must be a file of {' '.join(BUILDERS)} (.gz), but is {file}. Convert it.")
+        if Path(drop_packing(file)).suffix not in BUILDERS:
+            problems.append(f"a corpus must be a file of {' '.join(BUILDERS)} (.gz, .zst), but is {file}. Convert it.")
     held_out = {"validation_file": str(plan.folder / corpus.validation_file)} if corpus.validation_file else {}
     try:
         check_held_out(str(plan.folder / corpus.train_file), held_out)

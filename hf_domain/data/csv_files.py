@@ -12,10 +12,15 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+import pyarrow
+
+from hf_domain.extras import require
 from hf_domain.safe_io import is_url, open_url
 
 logger = logging.getLogger(__name__)
 
+# Suffixes of compressed files.
+PACKED = (".gz", ".zst")
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 # Texts that pandas reads as numbers: 000123, +49, and identifiers such as 2310009E13, a clone of RIKEN.
 CODE = re.compile(r"\+|0\d|\d+[eE]\d")
@@ -54,13 +59,21 @@ class StrayQuoteError(ValueError):
 
 
 def open_bytes(file: str) -> Any:
-    """Open a path or a URL for reading, unpacked if it ends in .gz."""
+    """Open a path or a URL for reading, unpacked if it ends in .gz or .zst."""
     if is_url(file):
         system, path = open_url(file)
         stream = system.open(path, "rb")
     else:
         stream = open(file, "rb")  # noqa: SIM115
+    if file.endswith(".zst"):
+        require("a .zst file", "zstandard")  # with which datasets unpacks it; pyarrow notices a file that was cut off
+        return io.BufferedReader(pyarrow.CompressedInputStream(stream, "zstd"))
     return gzip.open(stream) if file.endswith(".gz") else stream
+
+
+def drop_packing(file: str) -> str:
+    """Return the name of a file without the suffix of its compression."""
+    return file.removesuffix(PACKED[0]).removesuffix(PACKED[1])
 
 
 def check_table(file: str) -> Table:
@@ -91,7 +104,7 @@ def check_table(file: str) -> Table:
 
 def is_tabbed(file: str) -> bool:
     """Return whether a file name promises tabs."""
-    return file.removesuffix(".gz").endswith(".tsv")
+    return drop_packing(file).endswith(".tsv")
 
 
 def find_separator(file: str) -> str:

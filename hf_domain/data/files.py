@@ -6,7 +6,6 @@ The check reads every local file, in about a hundredth of the tokenization time.
 
 import filecmp
 import glob
-import gzip
 import json
 import os
 import zlib
@@ -22,12 +21,22 @@ from datasets.exceptions import DatasetGenerationError
 from fsspec.core import has_magic
 from tqdm.auto import tqdm
 
-from hf_domain.data.csv_files import QUOTE_IT, Form, Table, check_table, find_separator, open_bytes, read_cells
+from hf_domain.data.csv_files import (
+    PACKED,
+    QUOTE_IT,
+    Form,
+    Table,
+    check_table,
+    drop_packing,
+    find_separator,
+    open_bytes,
+    read_cells,
+)
 from hf_domain.data.squad import read_squad
 from hf_domain.data.tables import Rows, find_paths, has_splits, join_rows, make_dataset
 from hf_domain.safe_io import fingerprint_files, is_url, open_url
 
-# Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz.
+# Extension -> builder of datasets. All except parquet, which is compressed inside, may also end in .gz or .zst.
 SPLITS = ("train", "validation", "test")
 BUILDERS = {".txt": "text", ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 INDEX = "__index_level_0__"
@@ -85,7 +94,7 @@ def load_rows(
     """
     if (paths := find_paths(data)) is not None:
         return load_files(paths, streaming=streaming, **load_options)
-    if isinstance(data, (list, tuple)) and data and all(str(item).endswith((*BUILDERS, ".gz")) for item in data):
+    if isinstance(data, (list, tuple)) and data and all(str(item).endswith((*BUILDERS, *PACKED)) for item in data):
         missing = next(item for item in data if not os.path.isfile(str(item)))
         raise FileNotFoundError(f"strings in a list must be texts or existing files, but {name} lists {missing}.")
     return make_dataset(data, name)
@@ -103,10 +112,10 @@ def load_files(
     """Check files and load them.
 
     Args:
-        patterns: One or several paths or globs of .txt, .jsonl, .json, .csv, .tsv (each also .gz) or .parquet files, of
-            one format; or the folder of a split that `save_to_disk` wrote. A .txt file has one example per line. The
-            header of a .csv file decides on its separator. A column is read as text if numbers would lose a part of its
-            cells, such as the zeros of 000123. At a URL, pandas guesses.
+        patterns: One or several paths or globs of .txt, .jsonl, .json, .csv, .tsv (each also .gz or .zst) or .parquet
+            files, of one format; or the folder of a split that `save_to_disk` wrote. A .txt file has one example per
+            line. The header of a .csv file decides on its separator. A column is read as text if numbers would lose a
+            part of its cells, such as the zeros of 000123. At a URL, pandas guesses.
         streaming: Read the files while they are used; the check still reads them once before, but no URL.
         load_options: For `datasets.load_dataset`, e.g. `cache_dir`.
 
@@ -179,7 +188,7 @@ def _read_squad(file: str) -> list[dict[str, Any]] | None:
     try:
         with open_bytes(file) as content:
             return read_squad(content.read().removeprefix(BOM_UTF8))
-    except (gzip.BadGzipFile, EOFError, zlib.error):
+    except (EOFError, OSError, zlib.error):
         return None  # the check reports it
 
 
@@ -279,14 +288,14 @@ def _resolve_files(patterns: str | Sequence[str] | None) -> set[str]:
 
 
 def _get_suffix(file: str) -> str:
-    return Path(file.removesuffix(".gz")).suffix
+    return Path(drop_packing(file)).suffix
 
 
 def _get_builder(file: str) -> str:
-    if _get_suffix(file) not in BUILDERS or file.endswith(".parquet.gz"):
+    if _get_suffix(file) not in BUILDERS or (file.endswith(PACKED) and _get_suffix(file) == ".parquet"):
         raise ValueError(
-            f"a file name must end in {', '.join(BUILDERS)} (all but the last also in .gz), but {file} does not. "
-            "Convert or rename the file."
+            f"a file name must end in {', '.join(BUILDERS)} (all but the last also in .gz or .zst), but {file} does "
+            "not. Convert or rename the file."
         )
     return BUILDERS[_get_suffix(file)]
 
@@ -324,10 +333,13 @@ def _check_text(file: str, progress: tqdm) -> int:
                 if not line.isspace():
                     _parse(parse, line.rstrip(), file, number)  # an error at the newline would name the next line
                     num_filled += 1
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (EOFError, OSError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, and no content that is wrong
+            raise
+        packing = Path(file).suffix
         raise ValueError(
-            f"{file} must be a complete gzip file, but cannot be unpacked: {error}. Compress it again, or drop the "
-            "extension .gz."
+            f"{file} must be a complete {packing} file, but cannot be unpacked: {error}. Compress it again, or drop "
+            f"the extension {packing}."
         ) from error
     # The blank lines of a .txt file are rows, too.
     return num_lines if num_filled and _get_builder(file) == "text" else num_filled

@@ -21,7 +21,7 @@ class DocumentArguments:
     """The documents; not needed with only `--query`, `--rebuild_index` or `--push_to_hub_id`."""
 
     train_file: list[str] = field(
-        default_factory=list, metadata={"help": "Documents: .txt (one per line) .jsonl .json .csv (.gz) .parquet."}
+        default_factory=list, metadata={"help": "Documents: .txt (one per line) .jsonl .json .csv (.gz .zst) .parquet."}
     )
     dataset_name: str | None = field(default=None, metadata={"help": "A dataset of the Hub instead of files."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of the dataset."})

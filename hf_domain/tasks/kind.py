@@ -24,7 +24,7 @@ class DataArguments:
         default=None, metadata={"help": "License of the data for the card, as the Hub spells it: cc-by-4.0."}
     )
     train_file: str | None = field(
-        default=None, metadata={"help": "Training data: .jsonl .json .csv .tsv (.gz) .parquet."}
+        default=None, metadata={"help": "Training data: .jsonl .json .csv .tsv (.gz .zst) .parquet."}
     )
     validation_file: str | None = field(default=None, metadata={"help": "Validation data, in the same formats."})
     test_file: str | None = field(default=None, metadata={"help": "Test data, in the same formats."})

@@ -48,7 +48,7 @@ class ExpandedModelArguments:
 class ExpansionCorpusArguments:
     """The texts."""
 
-    train_file: list[str] = field(metadata={"help": "Corpus: .txt .jsonl .json .csv .tsv (.gz) .parquet."})
+    train_file: list[str] = field(metadata={"help": "Corpus: .txt .jsonl .json .csv .tsv (.gz .zst) .parquet."})
     validation_file: list[str] = field(
         default_factory=list, metadata={"help": "Held-out texts and task files whose lengths are compared."}
     )

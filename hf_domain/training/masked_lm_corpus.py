@@ -23,7 +23,9 @@ logger = logging.getLogger(__name__)
 class CorpusArguments:
     """The text, and how to cut and mask it."""
 
-    train_file: list[str] | None = field(default=None, metadata={"help": ".txt .jsonl .json .csv .tsv (.gz) .parquet."})
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": ".txt .jsonl .json .csv .tsv (.gz .zst) .parquet."}
+    )
     validation_file: list[str] | None = field(default=None, metadata={"help": "Text to evaluate on."})
     general_validation_file: list[str] | None = field(
         default=None, metadata={"help": "Held-out general text: the card then shows what the encoder forgets."}

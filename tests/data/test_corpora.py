@@ -17,15 +17,20 @@ from tiny_tokenizers import MAKERS, SENTENCES, make_bert_tokenizer, make_tokeniz
 
 from hf_domain.data import corpora
 from hf_domain.data.corpora import check_batch, check_known, load_corpus, tokenize_corpus
+from hf_domain.data.csv_files import drop_packing
 from hf_domain.data.files import load_files, locate_row
+
+
+def pack(content):
+    return pyarrow.compress(content, "zstd", asbytes=True)
 
 
 def write(path, documents):
     """Write documents in the format that the name of the file asks for."""
-    name, rows = path.name.removesuffix(".gz"), pandas.DataFrame({"id": range(len(documents)), "text": documents})
+    name, rows = drop_packing(path.name), pandas.DataFrame({"id": range(len(documents)), "text": documents})
     if name.endswith(".txt"):
         text = "".join(f"{document}\n" for document in documents).encode()
-        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+        path.write_bytes({".gz": gzip.compress, ".zst": pack, ".txt": bytes}[path.suffix](text))
     elif name.endswith(".parquet"):
         rows.to_parquet(path)
     elif name.endswith(".csv"):
@@ -38,6 +43,7 @@ def write(path, documents):
 
 
 FILES = ["c.txt", "c.jsonl", "c.json", "c.csv", "c.txt.gz", "c.jsonl.gz", "c.json.gz", "c.csv.gz", "c.parquet"]
+FILES += ["c.txt.zst", "c.jsonl.zst", "c.csv.zst"]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -212,8 +218,10 @@ def test_rows_are_located(tmp_path):
         ("c.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "c.jsonl, line 2 has the byte 0xff"),
         ("c.json", b'[{"text": "a"},\n {"text": b}]', "c.json, line 2 must be JSON, .* Expecting value at column 11"),
         ("c.json", b'[{"text": "a"},\n {"text": "\xff"}]', "c.json, line 2 has the byte 0xff"),
-        ("c.txt.gz", b"no gzip", "c.txt.gz must be a complete gzip file"),
-        ("c.txt.gz", gzip.compress(b"text\n" * 1000, mtime=0)[:-20], "c.txt.gz must be a complete gzip file"),
+        ("c.txt.gz", b"no gzip", "c.txt.gz must be a complete .gz file"),
+        ("c.txt.zst", b"no zstandard", "c.txt.zst must be a complete .zst file"),
+        ("c.txt.zst", pack(b"text\n" * 1000)[:-20], "c.txt.zst must be a complete .zst file"),
+        ("c.txt.gz", gzip.compress(b"text\n" * 1000, mtime=0)[:-20], "c.txt.gz must be a complete .gz file"),
         ("c.parquet", b"no parquet", "c.parquet must be a Parquet file"),
         ("c.pdf", b"%PDF", "but .*c.pdf does not"),
         ("c.parquet.gz", b"", "but .*c.parquet.gz does not"),
