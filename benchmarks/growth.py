@@ -25,8 +25,10 @@ from transformers import AutoTokenizer
 
 MEGABYTE, GIGABYTE = 1e6, 1e9
 # 100 GB; 100 M passages; 1,000 runs
-TARGETS = {"counting": 100e3, "tokenizing": 100e3, "datastore": 100e3, "encoding": 100e6, "comparison": 1000}
-UNITS = {"counting": "MB", "tokenizing": "MB", "datastore": "MB", "encoding": "passages", "comparison": "runs"}
+TARGETS = {"encoding": 100e6, "comparison": 1000} | dict.fromkeys(
+    ("counting", "tokenizing", "streaming", "datastore"), 1e5
+)
+UNITS = {"encoding": "passages", "comparison": "runs"}
 SENTENCE, DOCUMENT = 20, 200  # words
 
 
@@ -94,6 +96,14 @@ def tokenize(file: Path, folder: Path, model: str, size: float) -> None:
     tokenize_corpus(corpus, AutoTokenizer.from_pretrained(model))
 
 
+def stream(file: Path, folder: Path, model: str, size: float) -> None:
+    from hf_domain.data.corpora import load_corpus, tokenize_corpus
+
+    corpus = load_corpus(str(file), streaming=True, validation_split_percentage=0)
+    for _ in tokenize_corpus(corpus, AutoTokenizer.from_pretrained(model))["train"]:
+        pass
+
+
 def build(file: Path, folder: Path, model: str, size: float) -> None:
     from hf_domain.data.files import load_files
     from hf_domain.datastore import build_datastore
@@ -143,7 +153,8 @@ def compare(file: Path, folder: Path, model: str, size: float) -> None:
     )
 
 
-STAGES = {"counting": count, "tokenizing": tokenize, "datastore": build, "encoding": encode, "comparison": compare}
+STAGES = {"counting": count, "tokenizing": tokenize, "streaming": stream, "datastore": build, "encoding": encode}
+STAGES["comparison"] = compare
 
 
 def measure(stage: str, file: Path, folder: Path, model: str, size: float) -> dict[str, float]:
@@ -204,11 +215,15 @@ def main() -> None:
             for size in {"encoding": args.passages, "comparison": args.runs}.get(stage, args.megabytes):
                 # A new process: the peak of an earlier measurement would hide this one's.
                 with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                    text = folder / (f"{size}.txt" if UNITS[stage] == "MB" else "small.txt")
+                    text = folder / ("small.txt" if stage in UNITS else f"{size}.txt")
                     inputs = (text, folder / f"{stage}-{size}", args.model_name_or_path, size)
                     runs.append(pool.submit(measure, stage, *inputs).result())
                 print(stage, {key: round(value, 1) for key, value in runs[-1].items()}, flush=True)
-            figures[stage] = {"unit": UNITS[stage], "runs": runs, **fit(runs, TARGETS[stage], args.price_per_hour)}
+            figures[stage] = {
+                "unit": UNITS.get(stage, "MB"),
+                "runs": runs,
+                **fit(runs, TARGETS[stage], args.price_per_hour),
+            }
             print(stage, {key: value for key, value in figures[stage].items() if key != "runs"}, flush=True)
             if args.output:
                 Path(args.output).write_text(json.dumps(figures, indent=2) + "\n")

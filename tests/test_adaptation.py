@@ -194,3 +194,10 @@ def test_text_that_fills_no_block_for_validation_is_evaluated(encoder, tmp_path,
     assert math.isfinite(results["eval_loss"]) and math.isfinite(results["general_loss"])
     assert "The validation text fills no block of 64 tokens, so that each of its 2 documents" in caplog.text
     assert "The general text fills no block of 64 tokens" in caplog.text
+
+
+def test_the_rate_follows_from_the_size_of_the_encoder(tmp_path):
+    encoder = save_tiny_bert(tmp_path / "encoder", SENTENCES, hidden_size=256)
+    hf_domain.adapt(encoder, SENTENCES * 8, output_dir=tmp_path / "adapted", **OPTIONS)
+    rate = read_results(tmp_path / "adapted")["learning_rate"]
+    assert rate == pytest.approx(1e-4 * 768 / 256 * math.sqrt(12 / 2))

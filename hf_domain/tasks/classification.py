@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     Trainer,
 )
+from transformers.loss.loss_utils import ForSequenceClassificationLoss
 
 from hf_domain.checks import check_predictions
 from hf_domain.data.columns import (
@@ -155,6 +156,14 @@ class Classification(TaskKind):
         """Return the metric function, see `choose_metrics`."""
         chosen = self.args.metric_name
         return choose_metrics(self.problem_type, self.negative_labels, chosen, self.trusts, config)
+
+    def measure_loss(self, config: Any, predictions: Any, labels: Any, examples: Dataset) -> float:
+        """See `TaskKind`; class weights count, as in training."""
+        logits = torch.from_numpy(predictions[0] if isinstance(predictions, tuple) else predictions).float()
+        gold = torch.from_numpy(labels)
+        if self.loss is not None:
+            return float(self.loss((logits,), gold))
+        return float(ForSequenceClassificationLoss(gold, logits, config))
 
     def list_metrics(self) -> list[str] | None:
         """Return the names of the metrics; what a metric of evaluate returns is not known."""

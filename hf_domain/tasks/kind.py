@@ -109,6 +109,16 @@ class TaskKind:
     def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
         """Check the rows that are left after `--max_train_samples`, and what depends on the names of the labels."""
 
+    def measure_loss(self, config: Any, predictions: Any, labels: Any, examples: Dataset) -> float | None:
+        """Return the loss of all examples, which no batch and no process changes; None keeps the mean of batches.
+
+        Args:
+            predictions: The logits of the examples in their order, or a tuple that begins with them.
+            labels: As Trainer reads them.
+            examples: The tokenized examples.
+        """
+        return None
+
     def list_metrics(self) -> Sequence[str] | None:
         """Return the names of the metrics, which may choose the best weights; None if they are not known."""
         return None

@@ -12,8 +12,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset, DatasetDict, List, Value
 from transformers import AutoModelForQuestionAnswering, BatchEncoding, PreTrainedTokenizerBase
+from transformers.loss.loss_utils import ForQuestionAnsweringLoss
 
 from hf_domain.data.columns import Locate, check_columns, name_example, warn_of_shared_rows
 from hf_domain.data.squad import list_answers, list_questions
@@ -89,6 +91,14 @@ class QuestionAnswering(TaskKind):
         """Check that training has questions with answers."""
         if does_train and not any(answers["text"] for answers in splits["train"]["answers"]):
             raise ValueError("training needs questions with answers, but train has none. Add such questions.")
+
+    def measure_loss(self, config: Any, predictions: Any, labels: Any, examples: Dataset) -> float:
+        """See `TaskKind`; the padding of a batch has no part in it."""
+        lengths = torch.tensor([len(ids) for ids in examples["input_ids"]])
+        start, end = (torch.from_numpy(logits).float() for logits in predictions[:2])
+        padding = torch.arange(start.shape[1]) >= lengths[:, None]
+        logits = (each.masked_fill(padding, torch.finfo(torch.float32).min) for each in (start, end))
+        return float(ForQuestionAnsweringLoss(*logits, *map(torch.from_numpy, labels)))
 
     def list_metrics(self) -> list[str]:
         """Return SQuAD's metrics."""

@@ -22,6 +22,7 @@ from transformers import (
     DataCollatorForTokenClassification,
     PreTrainedTokenizerBase,
 )
+from transformers.loss.loss_utils import ForTokenClassification
 
 from hf_domain.data.columns import (
     Locate,
@@ -100,6 +101,11 @@ class TokenClassification(TaskKind):
         check_tags(self.label_names or [])
         if does_train:
             check_variety(chain.from_iterable(splits["train"][column]), column)
+
+    def measure_loss(self, config: Any, predictions: Any, labels: Any, examples: Dataset) -> float:
+        """See `TaskKind`; the mean over the words."""
+        logits = torch.from_numpy(predictions[0] if isinstance(predictions, tuple) else predictions)
+        return float(ForTokenClassification(logits, torch.from_numpy(labels), config))
 
     def list_metrics(self) -> list[str]:
         """Return the metrics of all entities, and perhaps of each type."""

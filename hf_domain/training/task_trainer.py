@@ -42,7 +42,9 @@ class FineTuner(Trainer):
     `evaluated` is the output of the last evaluation, with its predictions, and `evaluated_split` names its split. A
     `vote` is mixed into all predictions and their metrics, but not into the loss.
 
-    The stock Trainer reorders evaluated examples too with `train_sampling_strategy="group_by_length"`, so that
+    The stock Trainer averages the losses of batches: one with few words counts as much as one with many, and with
+    several processes the rows that fill up the last batch count twice. `measure_loss` measures that of all predictions.
+    Trainer also reorders evaluated examples with `train_sampling_strategy="group_by_length"`, so that
     predictions stand beside the wrong examples, and drops the last ones with `dataloader_drop_last`.
     """
 
@@ -51,7 +53,15 @@ class FineTuner(Trainer):
     evaluated: EvalLoopOutput
     evaluated_split: str
 
-    def __init__(self, model: PreTrainedModel, args: TrainingArguments, *, vote: NearestVote | None = None, **options):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        *,
+        vote: NearestVote | None = None,
+        measure_loss: Callable[[Any, Any], float | None] | None = None,
+        **options: Any,
+    ):
         if args.learning_rate is None:
             width = get_native_config(model.config).hidden_size
             args.learning_rate = choose_learning_rate(width)
@@ -62,7 +72,7 @@ class FineTuner(Trainer):
         self.is_open_ended = getattr(args, "is_open_ended", False)
         if args.num_train_epochs is None:
             args.num_train_epochs = choose_epochs(args, len(options.get("train_dataset") or []))
-        self.vote, compute_metrics = vote, options.get("compute_metrics")
+        self.vote, self.measure_loss, compute_metrics = vote, measure_loss, options.get("compute_metrics")
         if vote is not None and compute_metrics is not None:
             options["compute_metrics"] = lambda output: compute_metrics(
                 EvalPrediction(vote.mix(output.predictions, self.evaluated_split), output.label_ids)
@@ -113,6 +123,11 @@ class FineTuner(Trainer):
         """Evaluate or predict, and keep the output."""
         self.evaluated_split = "test" if kwargs.get("metric_key_prefix") == "predict" else "validation"
         self.evaluated = super().evaluation_loop(*args, **kwargs)
+        name = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
+        if self.measure_loss is not None and name in (self.evaluated.metrics or {}):
+            found = self.measure_loss(self.evaluated.predictions, self.evaluated.label_ids)
+            if found is not None:
+                self.evaluated = self.evaluated._replace(metrics=(self.evaluated.metrics or {}) | {name: found})
         if self.vote is not None:
             mixed = self.vote.mix(self.evaluated.predictions, self.evaluated_split)
             self.evaluated = self.evaluated._replace(predictions=mixed)

@@ -110,6 +110,7 @@ def test_the_page_needs_no_other_file(tmp_path, run_plan):
     gains = page.partition('id="figure-gains">')[2].partition("</figure>")[0]
     for bet in list_bets(written):  # the picture has each row with its gain, in the color of the page's text
         assert format_points(bet.gain) in gains and written.titles[bet.row].split()[0] in gains
+    assert "`" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL) and "&amp;" not in page
     assert figures.INK not in page and "currentColor" in gains
     pixels = (tmp_path / "plan" / "forgetting.png").read_bytes()
     assert pixels.startswith(b"\x89PNG") and int.from_bytes(pixels[16:20], "big") > 1000

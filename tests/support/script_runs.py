@@ -12,13 +12,13 @@ from transformers import BertConfig, BertForMaskedLM
 DEMO_ENCODER = Path(__file__).parents[2] / "examples" / "quickstart_data" / "encoder"
 
 
-def save_tiny_bert(folder, sentences):
+def save_tiny_bert(folder, sentences, hidden_size=32):
     """Save a random BERT whose tokenizer knows the words of the sentences."""
     torch.manual_seed(0)
     tokenizer = make_bert_tokenizer(sentences)
     config = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
+        hidden_size=hidden_size,
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,

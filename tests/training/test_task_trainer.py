@@ -1,20 +1,23 @@
 """What the scripts of the tasks share."""
 
 import pytest
+import torch
 from datasets import Dataset, DatasetDict
-from script_runs import save_tiny_bert, write_jsonl
+from script_runs import run_script, save_tiny_bert, write_jsonl
 from tiny_models import make_config
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
     TrainingArguments,
 )
 
 from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
+from hf_domain.examples import run_classification, run_ner, run_qa
 from hf_domain.modeling.backbone import train_top_layers
 from hf_domain.tasks.classification import ClassificationArguments
 from hf_domain.tasks.kind import DataArguments
@@ -213,3 +216,57 @@ def test_a_tokenizer_without_a_limit_gets_that_of_its_model():
     tokenizer.model_max_length = int(1e30)
     renew_config(model, tokenizer, NerArguments(), True)
     assert model.config.trained_length is None
+
+
+def test_a_classifier_grows_by_the_tokens_that_were_added_to_its_tokenizer(model_args):
+    """Markers of entities: the ids beyond the table were an IndexError in the first batch."""
+    tokenizer = AutoTokenizer.from_pretrained(model_args.model_name_or_path)
+    before = len(tokenizer)
+    tokenizer.add_tokens(["[E1]", "[/E1]"])
+    model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer, ["a", "b"])
+    table = model.get_input_embeddings().weight
+    assert len(table) == model.config.vocab_size == before + 2
+    torch.testing.assert_close(table[-1], table[:before].mean(0))
+    assert model(**tokenizer("a [E1] few [/E1] words", return_tensors="pt")).logits.isfinite().all()
+
+
+TEXTS = ["a b", "a b c d e f g h", "c", "d e f", "a c e g b d f h a c e", "b", "h g", "a a a a", "b c"]
+
+
+@pytest.mark.parametrize("kind", ["classification", "balanced", "multi_label", "regression", "ner", "qa"])
+def test_a_loss_does_not_depend_on_the_batch(tmp_path, monkeypatch, kind):
+    """It is the mean over all examples, words or answers, of what the model says of each text alone."""
+    encoder = save_tiny_bert(tmp_path / "encoder", TEXTS)
+    make_label = {"multi_label": lambda n: ["x"] if n % 2 else ["x", "y"], "regression": lambda n: n / 7}
+    rows = [
+        {
+            "ner": {"tokens": text.split(), "tags": ["B-X" if len(text) % 3 else "O"] * len(text.split())},
+            "qa": {"id": str(n), "question": "h", "context": text, "answers": {"text": ["a"], "answer_start": [0]}},
+        }.get(kind, {"text": text, "label": make_label.get(kind, lambda n: "xy"[n % 3 == 0])(n)})
+        for n, text in enumerate(TEXTS)
+    ]
+    rows = [row for row in rows if kind != "qa" or row["context"].startswith("a")]
+    main = {"ner": run_ner, "qa": run_qa}.get(kind, run_classification).main
+    flags = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split in ("train", "validation")}
+    flags |= {"class_weights": "balanced"} if kind == "balanced" else {}
+    flags |= {"model_name_or_path": encoder, "do_train": True, "do_eval": True, "max_steps": 3, "learning_rate": 1e-3}
+    trained = run_script(main, monkeypatch, tmp_path / "model", **flags)
+    found = []
+    for size in (1, 4, 16):
+        options = flags | {
+            "model_name_or_path": tmp_path / "model",
+            "do_train": False,
+            "per_device_eval_batch_size": size,
+        }
+        found.append(run_script(main, monkeypatch, tmp_path / "again", **options)["eval_loss"])
+    assert found == pytest.approx([trained["eval_loss"]] * 3, rel=1e-5)
+    if kind in ("classification", "ner"):
+        auto = AutoModelForTokenClassification if kind == "ner" else AutoModelForSequenceClassification
+        model, tokenizer = auto.from_pretrained(tmp_path / "model"), AutoTokenizer.from_pretrained(tmp_path / "model")
+        losses = []
+        for row in rows:
+            inputs = tokenizer(" ".join(row["tokens"]) if kind == "ner" else row["text"], return_tensors="pt")
+            logits = model(**inputs).logits[0, 1:-1] if kind == "ner" else model(**inputs).logits
+            labels = [model.config.label2id[label] for label in (row["tags"] if kind == "ner" else [row["label"]])]
+            losses += torch.nn.functional.cross_entropy(logits, torch.tensor(labels), reduction="none").tolist()
+        assert found[0] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
