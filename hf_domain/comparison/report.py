@@ -5,6 +5,7 @@ To add a section, write a function that makes its table, and add it to `SECTIONS
 
 import html
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -428,8 +429,12 @@ def format_markdown_table(table: pd.DataFrame) -> str:
 
 
 def escape_cell(text: Any) -> str:
-    """Return a text that stays inside its cell and shows markup as text, because Markdown viewers render HTML."""
-    return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").split())
+    """Return a text that stays inside its cell and shows markup as text, because Markdown viewers render HTML.
+
+    A `p < 0.001` is no markup, and stays as it is for whoever reads the Markdown itself, as in a terminal.
+    """
+    text = re.sub(r"&(?=#?\w+;)|<(?=[\w/!?])", lambda found: html.escape(found[0]), str(text))
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def make_html(report: Report, tables: Mapping[str, pd.DataFrame], pictures: Mapping[str, str]) -> str:
