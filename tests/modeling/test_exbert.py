@@ -13,12 +13,13 @@ from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from torch import nn
 from torch.nn import functional as F
-from transformers import BertConfig, Trainer, TrainingArguments
+from transformers import AutoModelForMaskedLM, BertConfig, Trainer, TrainingArguments
 
 from hf_domain import (
     ExBertConfig,
     ExBertForMaskedLM,
     ExBertForTokenClassification,
+    ExBertModel,
     VarMAEForMaskedLM,
 )
 from hf_domain.methods.new_embeddings import apply_delta
@@ -224,6 +225,20 @@ def test_ablations(family):
 def test_wrong_option(option, message):
     with pytest.raises(ValueError, match=message):
         ExBertConfig(backbone_config=make_config("bert"), **option)
+
+
+def test_models_without_a_decoder_or_its_bias_start_new_rows_from_pieces():
+    config = make_config("modernbert")
+    config.decoder_bias = False
+    stock, options = AutoModelForMaskedLM.from_config(config), {"extension_vocabulary": VOCABULARY}
+    options["extension_init"] = "pieces"
+    model = ExBertModel.from_backbone(copy.deepcopy(stock), **options)
+    assert model.get_output_embeddings() is None
+    masked_lm = ExBertForMaskedLM.from_backbone(stock, **options)
+    assert masked_lm.get_output_embeddings().bias is None
+    for table in (model.get_input_embeddings(), masked_lm.get_input_embeddings()):
+        (row, pieces), *_ = sorted(VOCABULARY.items())
+        torch.testing.assert_close(table.extension.weight[row - len(table.weight)], table.weight[pieces].mean(0))
 
 
 @pytest.mark.parametrize(
