@@ -237,8 +237,8 @@ def run_steps(
                 waiting.remove(chosen)
                 needed = {need: by_id[need] for need in chosen.needs}
                 executor = workers.executor if chosen.kind in WITHOUT_GPU else workers.on_gpu
-                twin = find_twin(chosen, results, output_dir)
-                arguments = (chosen, plan, output_dir, needed, execute or workers.run, twin)
+                trained = find_trained(chosen, results, output_dir)
+                arguments = (chosen, plan, output_dir, needed, execute or workers.run, trained)
                 running[executor.submit(make_result, *arguments)] = chosen
             progress.set_postfix_str(", ".join(step.name for step in running.values()))
             if not running:  # no worker of the cluster is there yet
@@ -262,13 +262,13 @@ def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
     caches = {step.flags[name] for step in running for name in CACHE_FLAGS if name in step.flags}
     for step in waiting:
         own = (step.flags.get(name) for name in CACHE_FLAGS)
-        is_twin = any(are_twins(step, other) for other in waiting + running)
-        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(own) and not is_twin:
+        waits = any(adds_vote_to(step, other) for other in waiting + running)
+        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(own) and not waits:
             return step
     return None
 
 
-def are_twins(step: Step, other: Step) -> bool:
+def adds_vote_to(step: Step, other: Step) -> bool:
     """Return whether a fine-tuning adds a vote to the network that another one trains: all else is the same.
 
     A vote is chosen after the training. So training the network again would take minutes, and end in the same weights.
@@ -278,16 +278,16 @@ def are_twins(step: Step, other: Step) -> bool:
     return is_alike and alone != step.flags and alone == other.flags and other.kind == step.kind
 
 
-def find_twin(step: Step, results: Mapping[str, Result], output_dir: Path) -> Result | None:
+def find_trained(step: Step, results: Mapping[str, Result], output_dir: Path) -> Result | None:
     """Return the fine-tuning whose network a step can take, if its model is there."""
-    twins = (other for other in results.values() if other.is_done and are_twins(step, other.step))
-    return next((twin for twin in twins if has_model(output_dir, twin)), None)
+    trained = (other for other in results.values() if other.is_done and adds_vote_to(step, other.step))
+    return next((each for each in trained if has_model(output_dir, each)), None)
 
 
 def keep_models(plan: Plan, output_dir: Path, results: Mapping[str, Result], missing: list[Step]) -> None:
     """Delete the models that the plan does not keep and no missing step takes."""
     kept = list_kept(plan.keep_models, results, plan.budget.numbers)
-    kept |= {name for name, result in results.items() if any(are_twins(step, result.step) for step in missing)}
+    kept |= {name for name, result in results.items() if any(adds_vote_to(step, result.step) for step in missing)}
     drop_models(output_dir, results, kept)
 
 
@@ -396,11 +396,11 @@ def make_result(
     output_dir: Path,
     needed: Mapping[str, Result],
     execute: Execute,
-    twin: Result | None = None,
+    trained: Result | None = None,
 ) -> Result:
     """Run a step on a worker and write its result, unless both are there: a lost worker may have left them.
 
-    Plan and folder are absolute; `needed` has the results of the steps that it reads, by id; see `find_twin`.
+    Plan and folder are absolute; `needed` has the results of the steps that it reads, by id; see `find_trained`.
 
     Raises:
         ValueError: The worker cannot run it: it has other versions or another file system.
@@ -420,7 +420,7 @@ def make_result(
         if failed:
             result = Result(step, "failed", f"it needs {', '.join(failed)}, which failed")
         else:
-            result = run_step(step, plan, folder, needed, execute, twin)
+            result = run_step(step, plan, folder, needed, execute, trained)
         write_result(output_dir, result)
         if result.is_done and step.kind != "stable_phase":
             for checkpoint in folder.glob("checkpoint-*"):
@@ -474,7 +474,7 @@ def run_step(
     folder: Path,
     needed: Mapping[str, Result],
     execute: Execute,
-    twin: Result | None = None,
+    trained: Result | None = None,
 ) -> Result:
     """Run a step and return its result; a step that fails is a result too. Arguments as in `make_result`."""
     before, checkpoint = read_attempt(folder), find_checkpoint(folder)
@@ -494,12 +494,12 @@ def run_step(
     try:
         step = set_chosen_rate(fit_to_minutes(step, plan, needed), needed)
         write_step_text(step, plan, folder.parents[1])
-        execute(step if twin is None else take_network(step, twin), plan, folder)
+        execute(step if trained is None else take_network(step, trained), plan, folder)
         seconds += time.perf_counter() - started
         output = read_output(step, plan, folder)
-        if twin is not None:  # what its training took and chose
-            seconds += twin.seconds or 0.0
-            output["metrics"] = twin.metrics | {
+        if trained is not None:  # what its training took and chose
+            seconds += trained.seconds or 0.0
+            output["metrics"] = trained.metrics | {
                 name: value for name, value in output["metrics"].items() if name.startswith(OF_A_VOTE)
             }
         write_json(folder / ATTEMPT, attempt | {"done": True})
@@ -543,9 +543,9 @@ def set_chosen_rate(step: Step, needed: Mapping[str, Result]) -> Step:
     return step.change(learning_rate=best.step.flags["learning_rate"])
 
 
-def take_network(step: Step, twin: Result) -> Step:
+def take_network(step: Step, trained: Result) -> Step:
     """Return a fine-tuning that adds its vote to the network of another one instead of training it again."""
-    return step.change(model_name_or_path=name_folder(twin.step.id), do_train=None, early_stopping_patience=None)
+    return step.change(model_name_or_path=name_folder(trained.step.id), do_train=None, early_stopping_patience=None)
 
 
 def run_command(
