@@ -73,10 +73,12 @@ def main() -> None:
     parser.add_argument("--test_files", nargs="+", required=True)
     parser.add_argument("--steps", type=int, default=300, help="of masked LM")
     parser.add_argument("--documents", type=int, default=5000)
+    parser.add_argument("--max_seq_length", type=int, default=128)
     args = parser.parse_args()
     random.seed(0)
     texts, folder = [*islice(read_texts(args.corpus), args.documents)], Path(args.output).with_suffix("")
-    options: dict[str, Any] = {"batch_size": 16, "max_seq_length": 128, "num_tokens": args.steps * 16 * 128}
+    options: dict[str, Any] = {"batch_size": 16, "max_seq_length": args.max_seq_length}
+    options["num_tokens"] = args.steps * 16 * args.max_seq_length
     hf_domain.adapt(args.model_name_or_path, texts, output_dir=folder / "masked_lm", **options)
     trained = read_json(folder / "masked_lm" / "all_results.json")
     steps = denoise(args.model_name_or_path, texts, trained["train_runtime"], folder / "tsdae")
