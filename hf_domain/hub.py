@@ -63,6 +63,12 @@ def has_own_code(config: dict[str, Any]) -> bool:
     return config.get("model_type") in OWN_TYPES
 
 
+def list_foreign_code(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of `auto_map` that name other code than ours, such as that of an encoder in our model."""
+    entries = (config.get("auto_map") or {}).items()
+    return {key: each for key, each in entries if "." in key or "--" in str(each) or not has_own_code(config)}
+
+
 def is_hub_id(name: str, folder: str | Path = "") -> bool:
     """Return whether a name is a repository of the Hub and not a path.
 
@@ -139,10 +145,10 @@ def check_publication(folder: Path) -> list[str]:
 
 def check_code(folder: Path) -> None:
     """Raise a ValueError if a publication would run code other than ours, which it contains."""
-    is_ours = has_own_code(read_config(folder))
-    for name in ("config.json", "tokenizer_config.json"):
-        named = json.loads((folder / name).read_text(encoding="utf-8")).get("auto_map") or {}
-        if named and ("--" in json.dumps(named) or not is_ours or name != "config.json"):
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    found = {"config.json": list_foreign_code(read_config(folder)), "tokenizer_config.json": tokenizer.get("auto_map")}
+    for name, named in found.items():
+        if named:
             raise ValueError(
                 f"a publication must not run other people's code, but auto_map of {folder / name} names "
                 f"{', '.join(map(str, named.values()))}. Remove the entry."

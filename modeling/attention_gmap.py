@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 ATTENTION_FUNCTIONS = {"sdpa": "memory_sdpa", "eager": "memory_eager"}
+KEY_PROJECTIONS = ("Wqkv", "k_lin", "k_proj", "key")
 
 
 class Memory(NamedTuple):
@@ -166,7 +167,7 @@ def find_self_attention(layer: nn.Module) -> nn.Module:
         ValueError: The family of the layer is not supported.
     """
     for module in layer.modules():
-        if any(hasattr(module, name) for name in ("Wqkv", "k_lin", "k_proj", "key")):
+        if any(hasattr(module, name) for name in KEY_PROJECTIONS):
             return module
     raise ValueError(
         f"the layers of the domain encoder must have key and value projections, but a {type(layer).__name__} has none. "

@@ -4,6 +4,7 @@ A model has an encoder of transformers (or another model of this package) as `ba
 its code. The heads are in heads.py.
 """
 
+import copy
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +14,17 @@ from typing import Any, Self
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 
 from .configuration_backbone import BackboneConfig, has_encoder_field
-from .nested_models import find_model_class
+from .nested_models import comes_with_code, find_model_class, list_encoder_code, load_encoder_code, name_class
 
 logger = logging.getLogger(__name__)
+
+# Options of `from_pretrained`: where the files lie, and those that a configuration must not take from a model.
+HUB_OPTIONS = {"cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token"}
+MODEL_OPTIONS = {"attn_implementation", "config", "dtype", "torch_dtype", "trust_remote_code"}
 
 
 def build_backbone(config: Any) -> PreTrainedModel:
@@ -32,11 +37,32 @@ def build_backbone(config: Any) -> PreTrainedModel:
         if not getattr(config, "save_memory", True):
             raise ValueError("the backbone must be saved whole, but is a G-MAP with save_memory=False. Set it to True.")
         return own_class(config)
+    if hasattr(config, "is_unloaded"):
+        raise ValueError(
+            f"the code that comes with the encoder ({config.model_type}) must be trusted before it runs, but is not. "
+            "Read it, and pass the argument `trust_remote_code=True` to from_pretrained."
+        )
     # Inside another model of ours, transformers leaves the encoder's own configuration with the type that was saved.
     backbone = AutoModel.from_config(config, dtype=torch.get_default_dtype())
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None
     return backbone
+
+
+def register_encoder(source: PreTrainedModel) -> None:
+    """Let `AutoModel` build the encoder of a model that comes with its own code, as it does after it has loaded one.
+
+    Raises:
+        ValueError: The code has no configuration class with a type, by which a checkpoint would name it.
+    """
+    encoder, config_class = find_encoder(source), type(source.config)
+    if comes_with_code(source) and not (comes_with_code(source.config) and config_class.model_type):
+        raise ValueError(
+            "an encoder with its own code must have its own configuration class with a model_type, but a "
+            f"{type(source).__name__} has a {config_class.__name__} of the type {config_class.model_type!r}. Add one."
+        )
+    if comes_with_code(encoder.config) and type(encoder.config) not in MODEL_MAPPING:
+        AutoModel.register(type(encoder.config), type(encoder))
 
 
 def get_native_config(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -292,8 +318,9 @@ class BackbonePreTrainedModel(PreTrainedModel):
             if has_head and cls.base_class is not cls:
                 auto_class = getattr(transformers, f"AutoModelFor{get_task(cls.__name__)}")
             source = auto_class.from_pretrained(backbone, dtype=dtype, **hub_options)
-        decoder: Any = source.get_output_embeddings()
-        is_untied = decoder is not None and decoder.weight is not source.get_input_embeddings().weight
+        with explain_family(cls, source):
+            decoder: Any = source.get_output_embeddings()
+            is_untied = decoder is not None and decoder.weight is not source.get_input_embeddings().weight
         # Tying would overwrite the embeddings with the decoder.
         if is_untied and options.setdefault("tie_word_embeddings", False):
             raise ValueError(
@@ -301,6 +328,7 @@ class BackbonePreTrainedModel(PreTrainedModel):
                 "share the embedding table, but is True. Leave it out."
             )
         encoder = source.base_model
+        register_encoder(source)
         if encoder.config.is_encoder_decoder or encoder.config.get_text_config() is not encoder.config:
             raise ValueError(
                 f"the backbone of a {cls.__name__} must be an encoder of text alone, but a {type(encoder).__name__} is "
@@ -311,7 +339,9 @@ class BackbonePreTrainedModel(PreTrainedModel):
             labels = ("id2label", "label2id", "problem_type")
             options = {name: getattr(source.config, name) for name in labels} | options
         with explain_family(cls, source):
-            model = cls(cls.config_class(backbone_config=encoder.config, **options)).to(source.dtype)
+            config = cls.config_class(backbone_config=encoder.config, **options)
+            list_encoder_code(config)  # raises if no checkpoint could carry it
+            model = cls(config).to(source.dtype)
         load_matching_weights(model.get_backbone(), encoder.state_dict(), "the backbone", cls.added_modules)
         model.load_head(source)
         model.tie_weights()
@@ -320,16 +350,33 @@ class BackbonePreTrainedModel(PreTrainedModel):
         return model
 
     @classmethod
-    def from_pretrained(cls, *args, **kwargs) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args, **kwargs) -> Any:
         """Load as transformers does, then freeze what the method freezes, since loading makes everything trainable.
+
+        Code of the encoder that comes with the checkpoint runs only with `trust_remote_code=True`.
 
         Only safetensors are read. A pickle can run code, and none of our models was ever saved as one.
         """
-        output = super().from_pretrained(*args, **{"use_safetensors": True, **kwargs})
+        if kwargs.get("trust_remote_code"):
+            kwargs = cls.add_encoder_code(pretrained_model_name_or_path, kwargs)
+        output = super().from_pretrained(pretrained_model_name_or_path, *args, **{"use_safetensors": True, **kwargs})
         for module in (output[0] if isinstance(output, tuple) else output).modules():
             if isinstance(module, BackbonePreTrainedModel):  # also a backbone inside another model
                 module.freeze_parameters()
         return output
+
+    @classmethod
+    def add_encoder_code(cls, name: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options of a trusting `from_pretrained`, with a config whose encoders have their own classes."""
+        hub_options = {key: options[key] for key in HUB_OPTIONS & options.keys()}
+        config = options.get("config")
+        if not isinstance(config, PreTrainedConfig):
+            kept = {key: options.pop(key) for key in MODEL_OPTIONS & options.keys()}
+            config, options = cls.config_class.from_pretrained(config or name, return_unused_kwargs=True, **options)
+            options |= kept | hub_options
+        config = copy.deepcopy(config)
+        load_encoder_code(config, getattr(config, "auto_map", None) or {}, name, **hub_options)
+        return options | {"config": config}
 
     @classmethod
     def check_is_new(cls, config: Any) -> None:
@@ -456,5 +503,6 @@ class BackbonePreTrainedModel(PreTrainedModel):
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does, with an `auto_map` that names every head."""
         if self.is_remote_code():
-            self.config.auto_map = dict(self.auto_classes)
+            code = {key: name_class(each) for key, each in list_encoder_code(self.config).items()}
+            self.config.auto_map = {**self.auto_classes, **code}
         super().save_pretrained(*args, **kwargs)

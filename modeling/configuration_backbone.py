@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from .nested_models import find_config_class, save_nested_code
+from .nested_models import comes_with_code, find_config_class, save_nested_code
 
 # A nested configuration with these keys could make transformers run code unasked (CVE-2026-5241). The code of a
 # checkpoint is named at the top level only, and runs only if the caller passes trust_remote_code.
@@ -51,6 +51,18 @@ def strip_private_keys(config: dict[str, Any]) -> dict[str, Any]:
     transformers removes the path at the top level only, and a saved model may be published.
     """
     return strip_keys(config, REMOTE_CODE_KEYS | {"_name_or_path"})
+
+
+def leave_unloaded(config: dict[str, Any], types: Collection[str]) -> dict[str, Any]:
+    """Return a saved configuration in which the nested ones of these types have all fields, but not their own class."""
+    inner: dict[str, Any] = {key: value for key, value in config.items() if isinstance(value, dict)}
+    for key, value in inner.items():
+        if (model_type := value.get("model_type")) in types:
+            members = {"model_type": model_type, "is_unloaded": True, "__module__": PreTrainedConfig.__module__}
+            inner[key] = type("UnloadedConfig", (PreTrainedConfig,), members)(**value)
+        else:
+            inner[key] = leave_unloaded(value, types)
+    return config | inner
 
 
 def build_backbone_config(config: dict[str, Any] | PreTrainedConfig | None) -> PreTrainedConfig:
@@ -161,7 +173,8 @@ class BackboneConfig(PreTrainedConfig):
             is_change = isinstance(saved, dict) and isinstance(given, dict)
             if is_change and given.get("model_type", saved.get("model_type")) == saved.get("model_type"):
                 overrides[name] = {**saved, **given}
-        config_dict = {**config_dict, **overrides}
+        types = {key.rpartition(".")[0] for key in config_dict.get("auto_map") or ()} - {""}
+        config_dict = leave_unloaded({**config_dict, **overrides}, types)
         encoder = build_backbone_config(config_dict.get("backbone_config"))
         shared = {name for name in (config_dict.keys() | kwargs.keys()) - own - inherited}
         shared = {name for name in shared if has_encoder_field(encoder, name)}
@@ -173,10 +186,14 @@ class BackboneConfig(PreTrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         """Serialize, with the encoder's shape at the top level.
 
-        The nested configuration is saved without keys that could run code and without local paths.
+        Nested configurations are saved without keys that could run code and without local paths.
         """
         output = super().to_dict()
-        output["backbone_config"] = strip_private_keys(output["backbone_config"])
+        for field in self.sub_configs:
+            inner = getattr(self, field)
+            # Its fields must have their common names before its code is loaded, too.
+            names = {"attribute_map": inner.attribute_map} if comes_with_code(inner) and inner.attribute_map else {}
+            output[field] = strip_private_keys(output[field] | names)
         return output | {name: getattr(self, name) for name in SHAPE_FIELDS if hasattr(self, name)}
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs) -> None:

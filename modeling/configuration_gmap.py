@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from transformers import AutoConfig
 
-from .configuration_backbone import BackboneConfig, build_backbone_config, strip_private_keys
+from .configuration_backbone import BackboneConfig, build_backbone_config
 
 GATED_STRATEGIES = ("gated", "chunk_gated")
 MEMORY_STRATEGIES = ("single_layer", "multiple_layer", *GATED_STRATEGIES)
@@ -221,12 +221,6 @@ class GMapConfig(BackboneConfig):
         states = assign_states(self.strategy, layers, self.num_hidden_layers, self.memory_config.num_hidden_layers)
         offset = 1 if self.memory_source == "inputs" else 0
         return [(layer, [state - offset for state in chosen]) for layer, chosen in zip(layers, states, strict=True)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Serialize; nested configurations are saved without keys that could run code and without local paths."""
-        output = super().to_dict()
-        output["memory_config"] = strip_private_keys(output["memory_config"])
-        return output
 
 
 def check_memory_reference(config: dict[str, Any]) -> None:

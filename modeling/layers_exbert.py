@@ -6,6 +6,7 @@ activation checkpointing, and the names that sharding looks for.
 
 from collections.abc import Mapping
 from functools import cache, partial
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from transformers.activations import ACT2FN
 
 from .backbone import get_native_config, read_without_waiting
 from .configuration_exbert import ExBertConfig
+from .nested_models import comes_with_code
 
 # ------------------------------------------------------------------------------------- extension vocabulary
 
@@ -394,6 +396,15 @@ def check_window(layer: Any) -> None:
         raise ValueError(
             "exBERT needs sdpa or eager attention around an encoder with local layers, whose window only their masks "
             f"contain, but the encoder uses {attention}. Load it with attn_implementation='sdpa'."
+        )
+
+
+def check_layer_mask(encoder: PreTrainedModel, layer: nn.Module) -> None:
+    """Raise unless a layer of an encoder with its own code gets its mask where `ExtendedLayer` takes it from."""
+    if comes_with_code(encoder) and [*signature(layer.forward).parameters][1:2] != ["attention_mask"]:
+        raise ValueError(
+            "the layers of an encoder with its own code must take attention_mask after the states, which exBERT needs, "
+            f"but a {type(layer).__name__} does not. Use another encoder."
         )
 
 

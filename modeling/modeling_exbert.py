@@ -49,6 +49,7 @@ from .layers_exbert import (
     VocabularyDelta,
     add_extension,
     check_extension_start,
+    check_layer_mask,
     extend,
     fill_from_pieces,
     read_extension_vocabulary,
@@ -198,6 +199,7 @@ class ExBertModel(ExBertPreTrainedModel):
         if config.extension_hidden_size:
             norm_first = normalizes_first(encoder)
             for layer in find_layers(encoder):
+                check_layer_mask(encoder, layer)
                 extend(layer, ExtendedLayer, side=SideLayer(config, norm_first))
         if config.extension_vocab_size:
             table: Any = encoder.get_input_embeddings()

@@ -212,13 +212,18 @@ class VarMAEForMaskedLM(VarMAEPreTrainedModel, BackboneForMaskedLM):
                 "calibrate needs a new model, but this one already has statistics of "
                 f"{int(network.num_batches_tracked)} batches. Train it as it is."
             )
+        layers = [layer for layer in self.lm_head.modules() if isinstance(layer, nn.Linear) and layer is not decoder]
+        if not layers and self.config.tie_word_embeddings:
+            raise ValueError(
+                "calibrate needs a layer that reads the means alone, but this LM head is one decoder that is tied to "
+                "the embeddings. Set tie_word_embeddings=False."
+            )
         was_training = self.training
         self.train()
         for batch in batches:
             self(**batch)
         self.train(was_training)
-        layers = [layer for layer in self.lm_head.modules() if isinstance(layer, nn.Linear) and layer is not decoder]
-        network.fold_inverse_into(layers[0])  # the one layer of an LM head before its decoder
+        network.fold_inverse_into([*layers, decoder][0])  # an LM head has one layer before its decoder, or none
 
     @can_return_tuple
     def forward(

@@ -11,8 +11,15 @@ from torch import nn
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers import initialization as init
 
-from .attention_gmap import HeadGate, MemoryOutput, check_attention
-from .backbone import BackbonePreTrainedModel, list_auto_classes, load_matching_weights
+from .attention_gmap import KEY_PROJECTIONS, HeadGate, MemoryOutput, check_attention, find_self_attention
+from .backbone import (
+    BackbonePreTrainedModel,
+    find_encoder,
+    find_layers,
+    list_auto_classes,
+    load_matching_weights,
+    register_encoder,
+)
 from .configuration_gmap import GMapConfig, check_memory_reference
 
 logger = logging.getLogger(__name__)
@@ -122,6 +129,7 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
             dtype = options.get("dtype", torch.float32)
             source = AutoModel.from_pretrained(memory, revision=memory_revision or "main", dtype=dtype, **hub_options)
         encoder = source.base_model
+        register_encoder(source)
         names: Any = [model if isinstance(model, str) else model.name_or_path for model in (domain, memory)]
         # Absolute: a relative path would be read from another folder later, or be taken for a name on the Hub.
         place = os.path.abspath(names[1]) if os.path.isdir(names[1] or "") else names[1] or None
@@ -143,6 +151,22 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         if config.save_memory and config.memory_tokenizer == "same" and os.path.isdir(config.memory_name_or_path or ""):
             config.memory_name_or_path = None  # never read again, and a checkpoint must not reveal a local path
         return model
+
+    def run_on_a_few_tokens(self) -> None:
+        """Run a new model, and raise if a layer reads no memory: an encoder's own code may attend as it likes."""
+        encoder, calls = find_encoder(self), list[nn.Module]()
+        plan: Any = self.base_model.plan
+        modules = [find_self_attention(find_layers(encoder)[layer - 1]) for layer, _ in plan]
+        keys: Any = [next(filter(None, (getattr(each, name, None) for name in KEY_PROJECTIONS))) for each in modules]
+        hooks = [key.register_forward_hook(lambda module, *_: calls.append(module)) for key in keys]
+        super().run_on_a_few_tokens()
+        for hook in hooks:
+            hook.remove()
+        if any(calls.count(key) < 2 for key in keys):  # once for the layer's own states
+            raise ValueError(
+                "the domain encoder must pass what it is called with to transformers' attention interface in each "
+                f"layer, but a {type(encoder).__name__} does not. Use another encoder."
+            )
 
     @classmethod
     def from_pretrained(cls, *args, **kwargs) -> Any:

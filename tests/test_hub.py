@@ -13,6 +13,7 @@ from hub_server import TOKEN, Fault, HubServer, Repository
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import close_session
+from remote_encoder import write_remote_encoder
 from script_runs import save_tiny_bert, write_jsonl
 from transformers import AutoTokenizer
 
@@ -299,3 +300,48 @@ def test_short_trouble_is_waited_for(hub, folder, path, answer):
     hub.faults.append(Fault("POST", path, answer, times=1))
     publish(folder, "tester/cats", token=TOKEN)
     assert len(hub.repositories["tester/cats"].commits) == 2
+
+
+BUILD = """
+import sys
+from transformers import AutoTokenizer
+from hf_domain import ExBertForMaskedLM
+model = ExBertForMaskedLM.from_backbone("tester/own", trust_remote_code=True).eval()
+tokenizer = AutoTokenizer.from_pretrained("tester/own", trust_remote_code=True)
+model.save_pretrained("output")
+tokenizer.save_pretrained("output")
+print(round(float(model(**tokenizer("the cat", return_tensors="pt")).logits.double().sum()), 3))
+"""
+AGAIN = """
+import sys
+if sys.argv[1] == "without":
+    sys.modules["hf_domain"] = None
+else:
+    import hf_domain
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+batch = AutoTokenizer.from_pretrained("output", trust_remote_code=False)("the cat", return_tensors="pt")
+for name, revision in (("tester/adapted", sys.argv[2]), ("tester/adapted", "main"), ("again", "main")):
+    model = AutoModelForMaskedLM.from_pretrained(name, revision=revision, trust_remote_code=True)
+    model.save_pretrained("again")
+    assert type(model.config.backbone_config).__module__.startswith("transformers_modules.")
+    print(round(float(model(**batch).logits.double().sum()), 3))
+"""
+
+
+def test_an_encoder_with_code_and_a_model_around_it(hub, tmp_path):
+    def upload(name, folder):
+        repository = hub.repositories.setdefault(name, Repository())
+        return repository.commit({file.name: file.read_bytes() for file in folder.iterdir()}, [])
+
+    upload("tester/own", write_remote_encoder(tmp_path / "encoder"))
+    built = run_process(hub, tmp_path, BUILD)
+    assert built.returncode == 0, built.stderr[-3000:]
+    revision = upload("tester/adapted", tmp_path / "output")
+    del hub.repositories["tester/own"]
+    for package in ("without", "with"):
+        result = run_process(hub, tmp_path, AGAIN, package, revision)
+        assert result.returncode == 0, result.stderr[-3000:]
+        assert result.stdout == built.stdout * 3
+        names = {file.name for file in (tmp_path / "again").glob("*.py")}
+        assert names == {file.name for file in (tmp_path / "output").glob("*.py")}
+        shutil.rmtree(tmp_path / "again")

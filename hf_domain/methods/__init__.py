@@ -100,7 +100,7 @@ def build_gmap(model: Any, tokenizer: Any, delta: Any, args: Any, options: dict[
 
     hub_options = {**args.hub_options, "revision": args.memory_revision or "main"}
     check_same_ids(tokenizer, AutoTokenizer.from_pretrained(args.memory_name_or_path, **hub_options))
-    options = {"memory_revision": args.memory_revision, "memory_tokenizer": "same", **options}
+    options = {"memory_revision": args.memory_revision, "memory_tokenizer": "same", **args.hub_options, **options}
     return GMapForMaskedLM.from_backbones(model, args.memory_name_or_path, dtype=model.dtype, **options)
 
 

@@ -19,7 +19,7 @@ from transformers import Trainer
 from hf_domain.data.files import find_files
 from hf_domain.environment import describe_environment
 from hf_domain.extras import name_package
-from hf_domain.hub import check_license, has_own_code, is_hub_id, list_licenses, read_config
+from hf_domain.hub import check_license, has_own_code, is_hub_id, list_foreign_code, list_licenses, read_config
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files, read_json, write_text
 from hf_domain.tasks.baseline import describe_unlearned
@@ -221,13 +221,14 @@ def make_usage(folder: str | Path, model_name: str, example: str, task: str = "f
 def make_usage_with_package(folder: str | Path, model_name: str, example: str, task: str) -> str:
     """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
     config = read_config(folder)
+    trust = ", trust_remote_code=True" if list_foreign_code(config) else ""
     if task in ("fill-mask", "feature-extraction", "sentence-similarity"):
-        usage = make_usage(folder, model_name, example, task).replace(", trust_remote_code=True", "")
+        usage = make_usage(folder, model_name, example, task).replace(", trust_remote_code=True", trust)
         return f"import hf_domain\n{usage}" if has_own_code(config) else ""
     row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
     needs_datastore = reads_passages(config) or config.get("appended_passage_length")
     options = ', datastore="datastore"' if needs_datastore else ""
-    options += ', labeled_texts="train.jsonl"' if find_vote(config) else ""
+    options += trust + (', labeled_texts="train.jsonl"' if find_vote(config) else "")
     return PREDICT.format(model=quote(model_name), rows=f"[{quote(row)}]", options=options)
 
 

@@ -20,7 +20,7 @@ from transformers import (
 from hf_domain.checks import check_weights
 from hf_domain.data.corpora import check_batch
 from hf_domain.data.masking import check_mask_token
-from hf_domain.methods import METHODS, PRETRAINING_METHODS, find_methods
+from hf_domain.methods import METHODS, find_methods
 from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
 from hf_domain.methods.frozen_weights import hold_frozen_weights
 from hf_domain.methods.new_embeddings import (
@@ -258,12 +258,6 @@ def check_family(config: Any, args: PretrainingArguments) -> None:
     if config.is_encoder_decoder or (is_foreign and not args.trust_remote_code):
         raise ValueError(
             f"the model must be an encoder with a masked-LM head, such as BERT or RoBERTa, but is a {config.model_type}"
-        )
-    if is_foreign and not METHODS[args.method].trains_stock_model:
-        choices = " or ".join(name for name in PRETRAINING_METHODS if METHODS[name].trains_stock_model)
-        raise ValueError(
-            f"--method {args.method} needs an encoder of transformers, since its checkpoints carry no code of others, "
-            f"but the code of {config.model_type} comes with {args.model_name_or_path}. Use --method {choices}."
         )
 
 
