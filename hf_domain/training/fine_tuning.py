@@ -129,7 +129,9 @@ def run_fine_tuning(
         data_collator=collator,
         compute_metrics=compute_metrics,
         compute_loss_func=kind.loss,
-        measure_loss=lambda *output: kind.measure_loss(model.config, *output, examples[trainer.evaluated_split]),
+        measure_loss=lambda predictions, labels: kind.measure_loss(
+            model.config, predictions, labels, examples[trainer.evaluated_split]
+        ),
         vote=vote,
     )
     add_vote(kind, trainer)

@@ -225,10 +225,9 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
     task, splits = load_task(args, training_args)
     set_best_metric(training_args, task.deciding)
     options = {"device": training_args.device, "trust_remote_code": args.trust_remote_code}
-    model, reference = (
-        name and load_encoder(name, args.max_seq_length, **options)
-        for name in (args.model_name_or_path, args.reference_name_or_path)
-    )
+    model = load_encoder(args.model_name_or_path, args.max_seq_length, **options)
+    title = args.reference_name_or_path
+    reference = None if title is None else load_encoder(title, args.max_seq_length, **options)
     batch_size, folder = training_args.per_device_eval_batch_size, Path(str(training_args.output_dir))
     metrics: dict[str, Any] = {}
     if training_args.do_train:
@@ -246,12 +245,12 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         metrics |= {f"{prefix}_runtime": time.perf_counter() - started, f"{prefix}_samples": len(predictions)}
         write_text(folder / file, format_labels(map(json.dumps, predictions)))
-        if reference is not None:
+        if title is not None and reference is not None:
             (name,), rows = rename_metrics({task.deciding: 0}), splits[split]
             other, found = task.score(reference, rows, batch_size)
             metrics[f"{prefix}_reference_{name}"] = other[name]
             interval = task.find_gain(rows, predictions, found)
-            gains.append(describe_gain(split, name, scores[name], other[name], interval, args.reference_name_or_path))
+            gains.append(describe_gain(split, name, scores[name], other[name], interval, title))
     write_json(folder / METRICS, metrics)
     if training_args.do_train:
         write_card(trainer, args, task, metrics)
