@@ -39,11 +39,14 @@ def write_documents(file: Path, kind: str, words: list[str], length: int, count:
     numbers = random.Random(0)
     with file.open("w", encoding="utf-8") as lines:
         for number in range(count):
-            text = numbers.choices(words, k=numbers.randint(length // 8, length - 2))
-            row = {"tokens": text, "tags": ["O"] * (len(text) - 1) + ["B-X"]}
-            lines.write(
-                json.dumps(row if kind == "ner" else {"text": " ".join(text), "label": "ab"[number % 2]}) + "\n"
-            )
+            text = numbers.choices(words, k=numbers.randint(length // 8, length - 4))
+            answers = {"text": [text[0]], "answer_start": [0]}
+            row = {
+                "classification": {"text": " ".join(text), "label": "ab"[number % 2]},
+                "ner": {"tokens": text, "tags": ["O"] * (len(text) - 1) + ["B-X"]},
+                "qa": {"id": str(number), "question": text[0], "context": " ".join(text), "answers": answers},
+            }
+            lines.write(json.dumps(row[kind]) + "\n")
 
 
 def main() -> None:
@@ -52,7 +55,7 @@ def main() -> None:
     for name in ("model_name_or_path", "output"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192])
-    parser.add_argument("--kinds", nargs="+", default=["classification", "ner"])
+    parser.add_argument("--kinds", nargs="+", default=["classification", "ner", "qa"])
     parser.add_argument("--batch_size", type=int, default=4)
     parser.add_argument("--steps", type=int, default=4)
     args = parser.parse_args()
@@ -66,6 +69,7 @@ def main() -> None:
                 flags = {"model_name_or_path": args.model_name_or_path, "train_file": f"{folder}/train.jsonl"}
                 flags |= {"output_dir": f"{folder}/out", "max_seq_length": length, "save_strategy": "no"}
                 flags |= {"per_device_train_batch_size": args.batch_size, "num_train_epochs": 1, **options}
+                flags |= {"doc_stride": 8} if kind == "qa" else {}
                 parts = [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
                 command = [sys.executable, "-c", CODE, kind, *parts, "--do_train"]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)

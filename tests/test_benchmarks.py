@@ -21,7 +21,7 @@ ARGUMENTS = {
     "--queries 8",
     "decisions": "--trials 3",
     "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16 --runs 2 4",
-    "lengths": "--model_name_or_path {encoder} --lengths 24 --kinds ner --batch_size 2 --steps 1",
+    "lengths": "--model_name_or_path {encoder} --lengths 24 --kinds ner qa --batch_size 2 --steps 1",
     "p_values": "--trials 2 --sizes 30 40",
     "rates": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --steps 1 --batch_size 1 "
     "--max_seq_length 32 --factors 2 --documents 9 --heldout_documents 2",

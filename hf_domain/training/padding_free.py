@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
+from transformers.loss.loss_utils import ForQuestionAnsweringLoss
 from transformers.masking_utils import (
     create_bidirectional_mask,
     create_bidirectional_sliding_window_mask,
@@ -33,13 +34,15 @@ def remove_padding(model: Any) -> None:
     """Make the encoder of a model read its batches without padding.
 
     Only the instance's `forward` is replaced, so the model saves and loads as before. A call that asks for hidden
-    states or attentions is padded.
+    states or attentions is padded. No answer to a question begins or ends at padding, whose states are 0 here.
 
     Raises:
         ValueError: The model cannot read packed texts.
     """
     base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
     encoder = find_encoder(base)
+    if type(base).__name__.endswith("ForQuestionAnswering"):
+        base.register_forward_hook(_leave_out_padding, with_kwargs=True)
     remedy = "Leave --padding_free out; --train_sampling_strategy group_by_length reduces padding, too."
     check_packable(base, encoder, "--padding_free", ("sdpa", "eager"), remedy)
     # A bound method: a deep copy of the model binds it to the copy. A closure would keep running the original.
@@ -71,10 +74,6 @@ def check_packable(
         attentions: Implementations of attention that can.
         remedy: What to do instead.
     """
-    if type(model).__name__.endswith("ForQuestionAnswering"):
-        raise ValueError(
-            f"{flag} needs a loss that ignores padding, but an answer's covers all places of a batch. {remedy}"
-        )
     config: Any = model.config
     while hasattr(config, "backbone_config"):
         if any(method.reads_memory or method.reads_passages for method in find_methods(config.model_type)):
@@ -151,6 +150,17 @@ def _forward_separated(
     rows = states.new_zeros((*input_ids.shape, states.shape[-1]))
     outputs.last_hidden_state = rows.masked_scatter(real[..., None], states)
     return outputs
+
+
+def _leave_out_padding(model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+    """Return the output of a model for questions whose logits and loss have no part in padding."""
+    padding = kwargs["attention_mask"] == 0
+    for name in ("start_logits", "end_logits"):
+        output[name] = output[name].masked_fill(padding, torch.finfo(output[name].dtype).min)
+    if output.loss is not None:
+        positions = kwargs["start_positions"], kwargs["end_positions"]
+        output.loss = ForQuestionAnsweringLoss(output.start_logits, output.end_logits, *positions)
+    return output
 
 
 def _asks_for_more(config: Any, kwargs: dict[str, Any]) -> bool:
