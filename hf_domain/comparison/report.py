@@ -433,7 +433,7 @@ def escape_cell(text: Any) -> str:
 
     A `p < 0.001` is no markup, and stays as it is for whoever reads the Markdown itself, as in a terminal.
     """
-    text = re.sub(r"&(?=#?\w+;)|<(?=[\w/!?])", lambda found: html.escape(found[0]), str(text))
+    text = re.sub(r"&(?=#?\w+;)|<(?=[A-Za-z/!?])", lambda found: html.escape(found[0]), str(text))
     return " ".join(text.replace("|", "\\|").split())
 
 

@@ -152,9 +152,8 @@ class RetrievalTask:
 def resample(measure: Callable[..., float], *columns: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % interval of what is measured of paired columns, over 1,000 resamplings."""
     values, count = [np.asarray(column) for column in columns], len(columns[0])
-    with (
-        warnings.catch_warnings()
-    ):  # of few pairs some draws have one value, and no correlation: scipy's own fails then
+    # A draw of few pairs may have one value, and so no correlation. scipy's own bootstrap fails then.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         numbers = np.random.default_rng(0).integers(0, count, (1000, count))
         low, high = np.nanquantile([measure(*(column[rows] for column in values)) for rows in numbers], [0.025, 0.975])

@@ -124,7 +124,8 @@ class FineTuner(Trainer):
         self.evaluated_split = "test" if kwargs.get("metric_key_prefix") == "predict" else "validation"
         self.evaluated = super().evaluation_loop(*args, **kwargs)
         name = f"{kwargs.get('metric_key_prefix', 'eval')}_loss"
-        if self.measure_loss is not None and name in (self.evaluated.metrics or {}):
+        has_loss = self.evaluated.predictions is not None and name in (self.evaluated.metrics or {})
+        if self.measure_loss is not None and has_loss:  # no predictions with --prediction_loss_only
             found = self.measure_loss(self.evaluated.predictions, self.evaluated.label_ids)
             if found is not None:
                 self.evaluated = self.evaluated._replace(metrics=(self.evaluated.metrics or {}) | {name: found})

@@ -166,8 +166,8 @@ def test_report_without_results(tmp_path):
 def test_markdown_shows_markup_as_text():
     table = report.format_markdown_table(pd.DataFrame({"<b>task": ["<script>alert(1)</script> a & b"]}, index=["<i>"]))
     assert "<" not in table and "&lt;script>alert(1)&lt;/script> a & b" in table
-    told = report.format_markdown_table(pd.DataFrame({"p": ["p < 0.001", "&lt; <!-- x", "a | b"]}))
-    assert "| p < 0.001 |" in told and "&amp;lt; &lt;!-- x" in told and "a \\| b" in told
+    told = report.format_markdown_table(pd.DataFrame({"p": ["p < 0.001", "&lt; <!-- x", "a | b", "p <0.01"]}))
+    assert "| p < 0.001 |" in told and "| p <0.01 |" in told and "&amp;lt; &lt;!-- x" in told and "a \\| b" in told
 
 
 def make_run(constant):
