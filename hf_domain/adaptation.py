@@ -48,6 +48,7 @@ def adapt(
     num_passages: int = 3,
     start: Literal["recommended", "paper"] = "recommended",
     data_license: str | None = None,
+    trust_remote_code: bool = False,
     seed: int = 42,
     **training_options: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -72,6 +73,7 @@ def adapt(
         num_passages: Number of passages to retrieve for an example.
         start: How a new module starts, see `hf-domain mlm --start`.
         data_license: License of the corpus, an identifier of the Hub, for the model card.
+        trust_remote_code: Run code that comes with the encoder; the folder then carries it.
         training_options: Fields of `TrainingArguments`; `num_tokens` decides on the steps.
 
     Returns:
@@ -106,6 +108,7 @@ def adapt(
         expanded_vocabulary=None if expanded_vocabulary is None else os.fspath(expanded_vocabulary),
         memory_name_or_path=memory,
         start=start,
+        trust_remote_code=trust_remote_code,
         **model_options,
     )
     files, held_out, general_files = (

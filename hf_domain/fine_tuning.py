@@ -71,6 +71,7 @@ def fine_tune(
     early_stopping_patience: int | None = None,
     start: Literal["recommended", "paper"] = "recommended",
     data_license: str | None = None,
+    trust_remote_code: bool = False,
     seed: int = 42,
     **training_options: Any,
 ) -> FineTuned:
@@ -107,6 +108,7 @@ def fine_tune(
         early_stopping_patience: Stop after this many epochs without a better score, and keep the best weights.
         start: How the module of a method starts, see `hf-domain classification --start`.
         data_license: License of the task, an identifier of the Hub, for the model card.
+        trust_remote_code: Run code that comes with the model.
         training_options: Fields of `TrainingArguments`.
 
     Returns:
@@ -137,7 +139,11 @@ def fine_tune(
         **options,
     )
     start_run(training_args)
-    with lock_folder(folder), drop_rows(folder), open_model(model, tokenizer) as (name, tokenizer_name):
+    with (
+        lock_folder(folder),
+        drop_rows(folder),
+        open_model(model, tokenizer, trust_remote_code) as (name, tokenizer_name),
+    ):
         files = find_splits(task, folder, label_column)
         kind = find_kind({*load_files(files["train"]).column_names})
         known = {item.name for item in fields(kind.arguments)}
@@ -159,6 +165,7 @@ def fine_tune(
             method=method,
             memory_name_or_path=memory,
             start=start,
+            trust_remote_code=trust_remote_code,
             train_top_layers=train_top_layers,
             learning_rates=rates,
             early_stopping_patience=early_stopping_patience,
@@ -198,7 +205,9 @@ def drop_rows(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_model(
-    model: str | os.PathLike | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+    model: str | os.PathLike | PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    trust_remote_code: bool = False,
 ) -> Iterator[tuple[str, str | None]]:
     """Yield the names of a model and of its tokenizer; objects in memory are saved to a temporary folder."""
     if not isinstance(model, PreTrainedModel):
@@ -209,7 +218,7 @@ def open_model(
     source = str(model.name_or_path) if isinstance(model, PreTrainedModel) else os.fspath(model)
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder, Path(source).name or "model")
-        (tokenizer or AutoTokenizer.from_pretrained(source, trust_remote_code=False)).save_pretrained(own)
+        (tokenizer or AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)).save_pretrained(own)
         if not isinstance(model, PreTrainedModel):
             yield source, str(own)
             return

@@ -69,6 +69,15 @@ def list_foreign_code(config: dict[str, Any]) -> dict[str, Any]:
     return {key: each for key, each in entries if "." in key or "--" in str(each) or not has_own_code(config)}
 
 
+def carries_foreign_code(folder: str | Path) -> bool:
+    """Return whether a model's folder has other code than ours that computes it.
+
+    A stock model that was made from one with code may keep its `auto_map`, but has no code in its folder.
+    """
+    names = [str(each) for each in list_foreign_code(read_config(folder)).values()]
+    return any(Path(folder, f"{name.partition('.')[0]}.py").is_file() for name in names)
+
+
 def is_hub_id(name: str, folder: str | Path = "") -> bool:
     """Return whether a name is a repository of the Hub and not a path.
 

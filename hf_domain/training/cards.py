@@ -19,7 +19,7 @@ from transformers import Trainer
 from hf_domain.data.files import find_files
 from hf_domain.environment import describe_environment
 from hf_domain.extras import name_package
-from hf_domain.hub import check_license, has_own_code, is_hub_id, list_foreign_code, list_licenses, read_config
+from hf_domain.hub import carries_foreign_code, check_license, has_own_code, is_hub_id, list_licenses, read_config
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files, read_json, write_text
 from hf_domain.tasks.baseline import describe_unlearned
@@ -212,7 +212,8 @@ def describe_encoder(name: str, origin: str | None = None, stages: Sequence[str]
 
 def make_usage(folder: str | Path, model_name: str, example: str, task: str = "fill-mask") -> str:
     """Return the snippet that loads a model without this package; `model_name` is a name on the Hub, or a folder."""
-    trust = ", trust_remote_code=True" if has_own_code(read_config(folder)) else ""
+    has_code = has_own_code(read_config(folder)) or carries_foreign_code(folder)
+    trust = ", trust_remote_code=True" if has_code else ""
     auto_class = next((kind.auto_class.__name__ for kind in KINDS.values() if kind.pipeline_tag == task), "AutoModel")
     names = {"model": quote(model_name), "text": quote(example), "trust": trust, "auto_class": auto_class}
     return USAGE.get(task, LOAD).format(**names)
@@ -221,7 +222,7 @@ def make_usage(folder: str | Path, model_name: str, example: str, task: str = "f
 def make_usage_with_package(folder: str | Path, model_name: str, example: str, task: str) -> str:
     """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
     config = read_config(folder)
-    trust = ", trust_remote_code=True" if list_foreign_code(config) else ""
+    trust = ", trust_remote_code=True" if carries_foreign_code(folder) else ""
     if task in ("fill-mask", "feature-extraction", "sentence-similarity"):
         usage = make_usage(folder, model_name, example, task).replace(", trust_remote_code=True", trust)
         return f"import hf_domain\n{usage}" if has_own_code(config) else ""

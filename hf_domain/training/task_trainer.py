@@ -311,6 +311,24 @@ def renew_config(
         )
 
 
+@contextmanager
+def explain_missing_head(auto_class: Any, name: str) -> Iterator[None]:
+    """Turn transformers' list of all models with a head into one sentence.
+
+    Raises:
+        ValueError: The encoder has no head for the task, neither in transformers nor in its own code.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("Unrecognized configuration class"):
+            raise
+        raise ValueError(
+            f"a model must have a class for {auto_class.__name__}, but {name} has none. First adapt it by mlm with "
+            "--method varmae or exbert, whose heads fit every encoder."
+        ) from None
+
+
 def load_task_model(
     auto_class: Any,
     model_args: FineTuningArguments,
@@ -329,7 +347,8 @@ def load_task_model(
         options: Other fields of the configuration that the task sets.
 
     Raises:
-        ValueError: The tokenizer has more entries than the model, or the model has fewer layers than should train.
+        ValueError: The tokenizer has more entries than the model, the model has no head for the task, or fewer layers
+            than should train.
             See also `load_config`.
     """
     if label_names is not None:
@@ -342,7 +361,7 @@ def load_task_model(
         model = method.build_for_task(head, model_args, {**options, **overrides})  # type: ignore[misc]
         new_weights = list_head_weights(model) & model.new_weights
     else:
-        with hide_load_report(), explain_pickles(name):
+        with hide_load_report(), explain_pickles(name), explain_missing_head(auto_class, name):
             model, info = auto_class.from_pretrained(
                 name,
                 config=config,

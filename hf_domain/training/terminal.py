@@ -24,6 +24,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from hf_domain.hub import carries_foreign_code
 from hf_domain.tasks.kind import KINDS
 
 logger = logging.getLogger(__name__)
@@ -336,6 +337,7 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
         data_args: Arguments of the run; a prediction reads the same columns of text.
     """
     datastore = getattr(passage_args, "datastore", None)
+    trust = carries_foreign_code(folder)
     if task in {kind.pipeline_tag for kind in KINDS.values()}:
         votes = getattr(data_args, "nearest_vote", False)
         return format_command(
@@ -343,9 +345,11 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
             text_column_names=getattr(data_args, "text_column_names", None),
             datastore=datastore,
             labeled_file=(getattr(data_args, "train_file", None) or "train.jsonl") if votes else None,
+            trust_remote_code=trust,
         )
     files = {"train_file": "train.jsonl", "validation_file": "validation.jsonl"}
     work = {"do_train": True, "do_eval": True, "output_dir": f"{folder}-classifier", "datastore": datastore}
+    work["trust_remote_code"] = trust
     return format_command("classification", model_name_or_path=folder, **files, **work)
 
 

@@ -10,6 +10,7 @@ from tiny_tokenizers import SENTENCES
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 from without_package import run_without_package
 
+from hf_domain import adapt, fine_tune, predict
 from hf_domain.examples import run_classification, run_mlm
 
 LOAD = """
@@ -63,8 +64,9 @@ def test_the_folder_loads_with_its_own_code(run, method, encoder, tmp_path, capl
     (name,) = [each for each in weights if each.endswith("layers.0.attention.query.weight") and "memory" not in each]
     is_frozen = method in ("varmae", "exbert")
     assert torch.equal(weights[name], start["own.layers.0.attention.query.weight"]) is is_frozen
-    card = (tmp_path / "output" / "README.md").read_text()
-    assert "trust_remote_code=True" in card if method in ("varmae", "exbert", "gmap") else True
+    assert "trust_remote_code=True" in (tmp_path / "output" / "README.md").read_text()
+    (next_command,) = [each for each in caplog.messages if each.startswith("Next: ")]
+    assert next_command.endswith("--trust_remote_code")
 
 
 def test_training_goes_from_command_to_command(run, encoder, tmp_path, monkeypatch):
@@ -89,3 +91,21 @@ def test_training_goes_from_command_to_command(run, encoder, tmp_path, monkeypat
 def test_code_needs_trust(run):
     with pytest.raises(ValueError, match="trust_remote_code"):
         run()
+
+
+def test_python_runs_code_only_if_it_is_trusted(encoder, tmp_path):
+    options, trust = {"num_tokens": 64, "batch_size": 2, "max_seq_length": 16}, {"trust_remote_code": True}
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        adapt(encoder, SENTENCES * 30, output_dir=tmp_path / "refused", **options)
+    model, tokenizer = adapt(encoder, SENTENCES * 30, "varmae", output_dir=tmp_path / "adapted", **options, **trust)
+    rows = [{"text": text, "label": "short" if len(text) < 40 else "long"} for text in SENTENCES] * 4
+    task = {"max_steps": 2, "max_seq_length": 16}
+    with pytest.raises(ValueError, match="must be trusted"):
+        fine_tune(tmp_path / "adapted", rows, output_dir=tmp_path / "refused", **task)
+    for source, folder in ((model, "task"), (tmp_path / "adapted", "task_of_a_folder")):
+        fine_tune(source, rows, tokenizer, output_dir=tmp_path / folder, **task, **trust)
+        check_logits(AutoModelForSequenceClassification, folder, tmp_path)
+        assert len(predict(str(tmp_path / folder), ["the cat"], **trust)) == 1
+    with pytest.raises(ValueError, match=r"a class for AutoModelForSequenceClassification, but .* has none") as caught:
+        fine_tune(encoder, rows, output_dir=tmp_path / "headless", **task, **trust)
+    assert len(str(caught.value)) < 300
