@@ -63,7 +63,7 @@ COMMANDS = {
     "sentences": ("run_sentences", "Score sentence embeddings on pairs or a search, and train them."),
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
     "compare": ("compare", "Compare methods at equal cost, following a plan."),
-    "publish": ("publish", "Publish a model of a comparison, with its results on the card."),
+    "publish": ("publish", "Publish a trained model with its card; one of a comparison with its scores."),
     "export": ("run_export", "Export a model to ONNX (also in int8) or torch.export."),
 }
 # Commands of earlier versions, and what does their work.

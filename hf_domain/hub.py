@@ -40,7 +40,7 @@ MODEL_FILES = (
     "sentencepiece.bpe.model",
 )
 # Other files of a publication.
-OTHER_FILES = ("README.md", "report.json", "*.png", "LICENSE*")
+OTHER_FILES = ("README.md", "*.png", "LICENSE*")
 # Files that may run code on loading, also compressed.
 PICKLE = re.compile(
     r"\.(bin|pt|pth|pkl|pickle|ckpt|joblib|dill|npy|npz)(\.(gz|bz2|xz|zip|zst|bak|old))?$", re.IGNORECASE

@@ -105,29 +105,6 @@ def remove_unfinished(folder: Path) -> None:
             file.unlink()
 
 
-def replace_folder(new: Path, folder: Path) -> None:
-    """Replace a folder by another one; the old folder stays complete until then. See `restore_folder`."""
-    old = name_replaced(folder)
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(new, folder)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def restore_folder(folder: Path) -> None:
-    """Undo or finish a `replace_folder` that was killed."""
-    old = name_replaced(folder)
-    if old.exists() and not folder.exists():
-        os.replace(old, folder)
-    elif old.exists():
-        shutil.rmtree(old)
-
-
-def name_replaced(folder: Path) -> Path:
-    """Return the name under which `replace_folder` keeps the old folder until the new one is in place."""
-    return folder.with_name(f"{folder.name}.replaced")
-
-
 @contextmanager
 def lock_folder(folder: str | Path) -> Iterator[None]:
     """Keep other processes from writing into a folder. The lock is released when the process ends or is killed.

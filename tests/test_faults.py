@@ -34,7 +34,6 @@ FLAGS = {
     "--counts_file {case}/counts.parquet",
     "build_datastore": "--held_out_file {case}/held_out.jsonl",
     "predict": "--output_file {case}/labels.jsonl",
-    "publish": "--comparison compared/output",
     "compare": "!dry_run",
     "quickstart": "--minutes 0.1",
 }
@@ -140,14 +139,7 @@ def test_full_disk_is_one_line_and_the_same_command_continues(command, tmp_path)
     stop_everywhere(command, tmp_path, "mlm dapt", [r"^write output/checkpoint-2/optimizer.pt"], is_full=True)
 
 
-COMPLETE = [
-    "mlm dapt",
-    "classification",
-    "expand_vocab",
-    "build_datastore",
-    "export",
-    "publish",
-]
+COMPLETE = ["mlm dapt", "classification", "expand_vocab", "build_datastore", "export"]
 PATTERNS = {
     # Of a comparison whose steps are pretended: its data, the steps and the results of a row, and the report.
     "compare": [
@@ -161,7 +153,7 @@ PATTERNS = {
 }
 OTHERS = [name for name in FLAGS if name not in (*COMPLETE, *PATTERNS)]
 # The first comparison also fills the cache of datasets, so its writes have other numbers than those of the next.
-COMPARING = ("compare", "quickstart", "publish")
+COMPARING = ("compare", "quickstart")
 
 
 @pytest.mark.faults

@@ -1,31 +1,23 @@
 """Model cards and what may be published."""
 
 import ast
-import shutil
+import re
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import ModelCard
 from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
+from transformers import BertForSequenceClassification
+from without_package import run_without_package
 
 from hf_domain import GMapConfig, GMapForMaskedLM, VarMAEForMaskedLM, hub
-from hf_domain.comparison import publish as publication
-from hf_domain.comparison.plan import Budget, Corpus, Plan, Row
-from hf_domain.comparison.publish import make_publication
-from hf_domain.comparison.results import Result, read_plan_file, write_plan_file, write_result
-from hf_domain.comparison.rows import RECIPES
-from hf_domain.comparison.steps import Step
-from hf_domain.comparison.summary import read_report
 from hf_domain.environment import describe_environment
 from hf_domain.hub import check_publication, publish
-from hf_domain.methods import METHODS, OWN_TYPES
+from hf_domain.methods import METHODS
 from hf_domain.safe_io import read_json, write_json
-from hf_domain.tasks.files import Task
-from hf_domain.tasks.scores import Predictions
-from hf_domain.training.cards import write_model_card
+from hf_domain.training.cards import make_usage, write_model_card
 from hf_domain.training.run import run_training
 
 FOREIGN = {"AutoConfig": "somebody/else--configuration.Config"}
@@ -76,16 +68,32 @@ def test_snippet_of_the_card_is_python(tmp_path, example):
     assert example in [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
 
 
+@pytest.mark.parametrize(
+    ("task", "model_class", "printed"),
+    [
+        ("fill-mask", VarMAEForMaskedLM, r"(0\.\d{3}  .*\n){3}"),
+        ("text-classification", BertForSequenceClassification, r"\[\{'label': .*\}\]\n"),
+    ],
+)
+def test_snippet_of_the_card_runs_without_the_package(tmp_path, task, model_class, printed):
+    encoder = make_masked_lm("bert")
+    model = encoder.config if task == "text-classification" else encoder
+    (model_class if model is encoder.config else model_class.from_backbone)(model).save_pretrained(tmp_path / "model")
+    make_bert_tokenizer().save_pretrained(tmp_path / "model")
+    run = run_without_package(make_usage(tmp_path / "model", "model", "the [MASK] sat", task), tmp_path)
+    assert re.fullmatch(printed, run.stdout), run.stderr
+
+
 def test_fields_of_a_card_stay_in_their_place(tmp_path):
     write_json(tmp_path / "config.json", {})
     settings = {"overrides": "a=x|y\n## Results", "files": ["/home/someone/text.txt", "b/c.txt"], "ratio": "1/2"}
-    fields = {"settings": settings, "usage_output": "0.9 ``` x", "base_model": "/home/someone/bert"}
+    fields = {"settings": settings, "command": "hf-domain mlm ```", "base_model": "/home/someone/bert"}
     card = ModelCard.load(write_model_card(tmp_path, method="dapt", **CARD | fields))
     for line in (
         "| overrides | a=x\\|y ## Results |",
         "| files | ['text.txt', 'b/c.txt'] |",
         "| ratio | 1/2 |",
-        "````text\n0.9 ``` x\n````",
+        "````bash\nhf-domain mlm ```\n````",
         "- **Base model:** bert\n",
     ):
         assert line in card.text
@@ -250,197 +258,3 @@ def test_results_are_whole_files(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": object()})
     assert read_json(path) == content
-
-
-# ------------------------------------------------------------------------------------ a model of a comparison
-
-
-@pytest.fixture
-def comparison(tmp_path, monkeypatch):
-    """Write the folder of a comparison that trained what `train` is called for; its report is not drawn again."""
-    home = tmp_path / "plan"
-    plan = Plan(
-        encoder="someone/bert",
-        corpora={"pets": Corpus("pets.txt", "heldout.txt")},
-        tasks={"animals": Task("classification", "animals", "pets", "macro_f1")},
-        methods={"no_adaptation": Row("no_adaptation")},
-        budget=Budget(tokens=1000),
-        path=tmp_path / "plan.yaml",
-    )
-    (home / "results").mkdir(parents=True)
-    (tmp_path / "plan.yaml").touch()
-
-    def train(method, recipe, kind="pretraining", flags=None, config=None, **start):
-        plan.methods[method] = Row(recipe, **start)
-        flags = {"train_file": "pets.txt", **(flags or {})}
-        flags.setdefault("method", plan.get_recipe(method).method)
-        name = f"{method}-pets"
-        step = train.steps[name] = Step(name, kind, "mlm", flags, [], method, "pets", id=f"{name}-00000000")
-        folder = home / "steps" / step.id
-        made = (config or {}).pop("model_type", RECIPES[recipe].card)
-        if made in OWN_TYPES:
-            VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"), **(config or {})).save_pretrained(folder)
-            write_json(
-                folder / "config.json", read_json(folder / "config.json") | {"model_type": made} | (config or {})
-            )
-        else:
-            make_masked_lm("bert").save_pretrained(folder)
-            write_json(folder / "config.json", read_json(folder / "config.json") | (config or {}))
-        make_bert_tokenizer().save_pretrained(folder)
-        (folder / "log.txt").write_text("/home/someone")
-        measured = {"tokens": 1000, "seconds": 2.0, "max_steps": 16, "environment": describe_environment()}
-        write_result(home, Result(step, "done", **measured))
-        write_plan_file(plan, train.steps.values(), home)
-
-    def read(output_dir):
-        report = read_report(read_plan_file(output_dir), publication.read_results(output_dir))
-        write_json(output_dir / "report.json", {"scores": report.scores, "failed": report.failed})
-        return report
-
-    monkeypatch.setattr(publication, "write_report", read)
-    monkeypatch.setattr(publication, "run_usage", lambda *args: "0.9  the cat sat")
-    train.plan, train.home, train.steps = plan, home, {}
-    return train
-
-
-ABOUT = {"model_name": "someone/model", "license": None, "license_note": "n", "limits": "l", "example": "the [MASK]"}
-
-
-def make(comparison, method, folder=None):
-    """Make a publication; returns its card."""
-    folder = folder or comparison.home.with_name("hub")
-    return (make_publication(comparison.home, folder, method=method, corpus="pets", **ABOUT) / "README.md").read_text()
-
-
-def list_files(folder):
-    return sorted(path.relative_to(folder) for path in Path(folder).rglob("*"))
-
-
-def test_killed_publication_does_not_block_its_folder(comparison, tmp_path, monkeypatch):
-    comparison("varmae", "varmae")
-    folder = tmp_path / "hub"
-    make(comparison, "varmae", folder)
-    remove = shutil.rmtree
-
-    def kill(path, **options):
-        if (file := Path(path, "README.md")).exists() and "unfinished" not in Path(path).name:
-            file.unlink()
-            raise KeyboardInterrupt
-        remove(path, **options)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shutil, "rmtree", kill)
-        make(comparison, "varmae", folder)
-    assert "max steps | 16" in make(comparison, "varmae", folder)
-    assert [path for path in tmp_path.iterdir() if path.name.startswith("hub")] == [folder]
-
-
-def test_publication_replaces_only_a_publication(comparison, tmp_path, monkeypatch):
-    comparison("varmae", "varmae")
-    home = comparison.home
-    for folder in (tmp_path / "hub", home / "hub", tmp_path / "empty"):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        for _ in range(2):  # the second replaces the first
-            assert "max steps | 16" in make(comparison, "varmae", folder)
-        assert "log.txt" not in {path.name for path in folder.iterdir()}
-    (tmp_path / "empty" / "LICENSE").touch()
-    with pytest.raises(ValueError, match=r"but .* contains LICENSE. Name another"):  # which only its owner put there
-        make(comparison, "varmae", tmp_path / "empty")
-    (tmp_path / "thesis").mkdir()
-    for name in ("README.md", "config.json", "report.json", "thesis.tex"):
-        (tmp_path / "thesis" / name).touch()
-    (tmp_path / "next.unfinished" / "data").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    before = list_files(tmp_path)
-    for folder, message in (
-        ("thesis", "contains thesis.tex. Name another"),
-        ("plan.yaml", "contains plan.yaml"),
-        ("next", "contains data"),
-        ("plan/steps/varmae-pets-00000000", "must lie outside the comparison"),
-        ("plan/results", "must lie outside the comparison"),
-        ("plan/steps/hub", "must lie outside the comparison"),
-        ("plan", "must lie outside the comparison"),
-        (".", "must lie outside the comparison"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make(comparison, "varmae", Path(folder))
-        assert list_files(tmp_path) == before
-
-
-def test_card_names_the_encoder_and_what_trained_it_before(comparison, tmp_path, monkeypatch):
-    comparison("tapt", "tapt")
-    comparison("varmae", "varmae", config={"freeze_backbone": False})
-    comparison("second", "varmae", after="tapt")
-    comparison("third", "varmae", after="second")
-    comparison("tested", "varmae", after="no_adaptation")  # which trains no encoder
-    comparison("legal", "varmae", encoder="models/legal")
-    card = ModelCard(make(comparison, "varmae"))
-    assert card.data.base_model == "someone/bert"
-    assert "- **Base model:** someone/bert\n" in card.text
-    assert "the encoder itself was trained as well" in card.text
-    assert "- **Base model:** someone/bert (after TAPT, then VarMAE)\n" in make(comparison, "third")
-    assert "- **Base model:** someone/bert\n" in make(comparison, "tested")
-    assert ModelCard(make(comparison, "legal")).data.base_model == "models/legal"
-    (tmp_path / "models" / "legal").mkdir(parents=True)  # paths start where the plan is, wherever the command runs
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    card = ModelCard(make(comparison, "legal"))
-    assert card.data.base_model is None
-    assert "- **Base model:** legal\n" in card.text
-
-
-def test_card_is_of_the_recipe(comparison):
-    comparison("words", "adalm")
-    comparison("side", "exbert")
-    comparison("general", "general_text")
-    comparison("low_rank", "lora", flags={"expanded_vocabulary": "plan/steps/vocabulary-pets"})
-    assert "with words of its domain added to the vocabulary" in make(comparison, "words")
-    assert "exBERT" in make(comparison, "side")
-    assert "(after an expansion of its vocabulary by words of the domain), trained" in make(comparison, "low_rank")
-    with pytest.raises(ValueError, match=r"by masked LM, but is general. Publish one of low_rank, side, words"):
-        make(comparison, "general")
-
-
-def test_card_shows_the_scores_of_its_own_model(comparison):
-    """A row of the report may be of several models, one for each corpus."""
-    comparison.plan.tasks["plants"] = Task("plants", "classification", "garden", "macro_f1")
-    comparison("varmae", "varmae")
-    comparison("dapt", "dapt")
-    for method in ("varmae", "dapt"):
-        for task, corpus in (("animals", "pets"), ("plants", "garden")):
-            name, encoder = f"{method}-{task}-seed1", comparison.steps.get(f"{method}-{corpus}")
-            needs = ["of-garden" if encoder is None else encoder.id]
-            step = Step(name, "fine_tuning", "classification", {}, needs, method, None, task, 1, id=name)
-            comparison.steps[name] = step
-            predictions = Predictions.of_names([["a"], ["b"]], [["a"], ["a"]], "macro_f1")
-            write_result(comparison.home, Result(step, "done", score=50.0, predictions=predictions))
-    write_plan_file(comparison.plan, comparison.steps.values(), comparison.home)
-    card = make(comparison, "varmae")
-    assert "animals (macro f1)" in card and "plants" not in card
-    assert "gains.png" in card
-
-
-def test_card_says_what_was_trained_on_what(comparison):
-    own = {"train_file": ["parts/a.txt", "b.txt"]}
-    comparison("varmae", "varmae", flags=own)
-    comparison("more", "dapt", after="varmae", config={"model_type": "varmae", "freeze_backbone": True})
-    comparison("copied", "dapt", config={"auto_map": FOREIGN})
-    card = make(comparison, "varmae")
-    assert "- **Corpus:** pets (a.txt, b.txt)\n" in card and "parts" not in card
-    assert "trained by variational masked autoencoding" in make(comparison, "more")
-    assert "trust" not in make(comparison, "copied")
-    assert "auto_map" not in (comparison.home.with_name("hub") / "config.json").read_text()
-    step = Step("tapt-animals", "pretraining", "mlm", {"train_file": "{root}/texts/animals.txt"}, task="animals")
-    assert publication.describe_text(step, {}) == "the training texts of animals"
-
-
-def test_published_report_names_failed_steps_and_shows_no_log(comparison, tmp_path):
-    step = Step("dapt-on-pets", "held_out_loss", "mlm", {}, id="dapt-on-pets-00000000")
-    comparison.steps[step.name] = step
-    comparison("dapt", "dapt")
-    failed = Result(step, "failed", "/home/someone: hf_secret")
-    write_result(comparison.home, failed)
-    make(comparison, "dapt")
-    assert read_json(comparison.home / "report.json")["failed"] == {"dapt-on-pets": failed.error}
-    assert read_json(tmp_path / "hub" / "report.json")["failed"] == ["dapt-on-pets"]
-    assert not [file for file in (tmp_path / "hub").iterdir() if b"/home" in file.read_bytes()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hf_domain.comparison.decision import find_reference, format_points, format_seconds, list_bets
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.summary import START_TITLE, Report
-from hf_domain.safe_io import read_json, write_whole
+from hf_domain.safe_io import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,19 +157,6 @@ def draw_forgetting(report: Report) -> "Figure | None":
     write_names(axes, points, colors)
     axes.set(xlabel="masked-LM loss gained on text of the domain", ylabel="lost on general text")
     return figure
-
-
-def draw_training(state: Path, picture: Path) -> bool:
-    """Draw the training loss that Trainer logged; returns whether there was one."""
-    history = read_json(state)["log_history"] if state.is_file() else []
-    points = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
-    if len(points) < 2:
-        return False
-    figure, axes = make_axes(6, 3)
-    axes.plot(*zip(*points, strict=True))
-    axes.set(xlabel="step", ylabel="training loss")
-    save_figure(figure, picture)
-    return True
 
 
 def pick_colors(report: Report, others: Iterable[str] = ()) -> dict[str, str]:

@@ -20,12 +20,10 @@ class Recipe:
     """`--method` of the masked-LM stage; None without such a stage."""
     text: Literal["domain", "general", "task"] = "domain"
     """Text of the masked-LM stage or the datastore."""
-    card: str | None = None
-    """The method of the model card; None if the recipe trains no domain model."""
     control: str | None = "dapt"
     """The recipe with equal pre-training that shows what this one adds, if there is one."""
     note: str = ""
-    """One sentence on how it differs from its method, for model cards and for the help."""
+    """One sentence on how it differs from its method, for the help."""
     after: str | None = None
     """The row that it starts from by default; None if it can start from the plan's encoder."""
     expands_vocabulary: bool = False
@@ -49,23 +47,22 @@ FROZEN_PASSAGES = {"config_overrides": "passage_encoder=frozen"}
 RECIPES = {
     "no_adaptation": Recipe("no adaptation", control=None),
     "general_text": Recipe("general text", method="dapt", text="general", control=None),
-    "dapt": Recipe("DAPT", method="dapt", card="dapt", control="general_text"),
-    "tapt": Recipe("TAPT", method="dapt", text="task", card="tapt"),
-    "tapt_after_dapt": Recipe("TAPT", method="dapt", text="task", card="tapt", after="dapt"),
-    "lora": Recipe("DAPT with LoRA", method="lora", card="lora", expands_vocabulary=True),
-    "varmae": Recipe("VarMAE", method="varmae", card="varmae"),
+    "dapt": Recipe("DAPT", method="dapt", control="general_text"),
+    "tapt": Recipe("TAPT", method="dapt", text="task"),
+    "tapt_after_dapt": Recipe("TAPT", method="dapt", text="task", after="dapt"),
+    "lora": Recipe("DAPT with LoRA", method="lora", expands_vocabulary=True),
+    "varmae": Recipe("VarMAE", method="varmae"),
     # A few thousand sentences label most new words too rarely. Their pieces occur in other words, too.
     "adalm": Recipe(
         "AdaLM vocabulary + DAPT",
         method="dapt",
-        card="adalm",
         note="Tasks with entities are fine-tuned with the old tokenizer, without the new words.",
         expands_vocabulary=True,
         old_words=("ner",),
     ),
-    "exbert": Recipe("exBERT", method="exbert", card="exbert", expands_vocabulary=True),
+    "exbert": Recipe("exBERT", method="exbert", expands_vocabulary=True),
     "gmap": Recipe("G-MAP", after="dapt", fine_tuning={"method": "gmap"}),
-    "gmap_mlm": Recipe("G-MAP with its masked-LM stage", method="gmap", card="gmap"),
+    "gmap_mlm": Recipe("G-MAP with its masked-LM stage", method="gmap"),
     "rada": Recipe(
         "RADA", control="no_adaptation", reads_datastore=True, fine_tuning={"method": "rada", **FROZEN_PASSAGES}
     ),
@@ -73,7 +70,6 @@ RECIPES = {
     "rada_mlm": Recipe(
         "RADA with its masked-LM stage",
         method="rada",
-        card="rada",
         reads_datastore=True,
         pretraining={"num_passages": 3},
         fine_tuning={"method": "rada"},
@@ -116,7 +112,6 @@ RECIPES |= {
     name: Recipe(
         row.title,
         method=name if row.build else None,
-        card=name if row.build else None,
         expands_vocabulary=row.extends_vocabulary,
         reads_datastore=row.reads_passages,
         fine_tuning={"method": name} if row.build_for_task else {},

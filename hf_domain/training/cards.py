@@ -107,8 +107,6 @@ class Card:
     """The first sentence; `{base_model}` is the encoder. Default: that of the method and the task."""
     command: str = ""
     """Command of the training, or its call in Python."""
-    usage_output: str = ""
-    """Output of the usage snippet."""
     results: str = ""
     """Markdown of what was measured: a table, a note and pictures."""
     warning: str = ""
@@ -141,7 +139,7 @@ def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
     base_model = metadata.pop("base_model", card.base_model if is_hub_id(card.base_model) else None)
     names = (card.model_name, card.example, card.task)
     usage, with_package = make_usage(folder, *names), make_usage_with_package(folder, *names)
-    runs = re.findall("`+", usage + card.usage_output + with_package + card.command)
+    runs = re.findall("`+", usage + with_package + card.command)
     data = ModelCardData(
         **metadata,
         library_name="sentence-transformers" if card.task == "sentence-similarity" else "transformers",
@@ -203,11 +201,10 @@ def describe_parts(config: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def describe_encoder(name: str, origin: str | None = None, stages: Sequence[str] = ()) -> str:
-    """Return an encoder's name without folders, its earlier trainings, and the model on the Hub it was made from."""
+def describe_encoder(name: str, origin: str | None) -> str:
+    """Return an encoder's name without folders, and the model on the Hub that it was made from."""
     base = name if is_hub_id(name) else Path(name).resolve().name
-    start = f"{base} (after {', then '.join(stages)})" if stages else base
-    return start if origin in (None, base) else f"{start}, made from {origin}"
+    return base if origin in (None, base) else f"{base}, made from {origin}"
 
 
 def make_usage(folder: str | Path, model_name: str, example: str, task: str = "fill-mask") -> str:

@@ -179,6 +179,7 @@ def add_vote(kind: TaskKind, trainer: FineTuner) -> None:
         return
     choose_on_validation(kind, trainer)
     save_model(trainer, replaced=MADE)
+    trainer.has_added_vote = True
 
 
 def choose_on_validation(kind: TaskKind, trainer: FineTuner) -> None:

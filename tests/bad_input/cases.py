@@ -273,7 +273,7 @@ RUN_FILES = [
     )),
     Case("mlm", "only run.yaml run.yaml", "run.yaml", {"run.yaml": GOOD}),
     Case("mlm", "only", "--model_name_or_path"),
-    Case("publish", "only", "--comparison"),
+    Case("publish", "only", "--model_name_or_path|--comparison"),
 ]  # fmt: skip
 
 
@@ -590,8 +590,7 @@ OTHERS = [
           for result in ('{"status": ', DEEP)),
         ("", "plan.json", {"comparison/plan.json": "{"}),
         ("", "plan.json", {"comparison/plan.json": "{}"}),
-        ("--output_dir comparison", "comparison"),
-        ("--output_dir encoder", "encoder"),
+        ("!comparison !method !corpus --model_name_or_path task", "task|config.json"),
     ),
     *list_cases(
         "export",

@@ -66,8 +66,7 @@ COMMANDS = {
     "--do_predict --max_seq_length 16 --use_cpu --report_to none --output_dir out",
     "advise": f"{ENCODER} --corpus corpus.txt --task task --general heldout.txt --max_seq_length 16 --output_dir out",
     "compare": "plan.yaml --output_dir out --dry_run",
-    "publish": "--comparison comparison --method dapt --corpus domain --output_dir out --license_note none "
-    "--limits all --example 'the [MASK]'",
+    "publish": "--comparison comparison --method dapt --corpus domain",
     "export": "--model_name_or_path classifier --output_dir out",
     "quickstart": f"{ENCODER} --corpus corpus.txt --task task --output_dir out --minutes 0.1 --max_seq_length 16",
 }

@@ -1,46 +1,212 @@
-"""What a published model shows of its comparison."""
+"""What a published model shows of its comparison, and what a copy of it replaces."""
 
-import json
+import re
+import shutil
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from huggingface_hub import ModelCard
+from pretended_runs import get_address, pretend
+from tiny_models import make_masked_lm
+from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain.comparison import publish as publication
-from hf_domain.comparison.figures import draw_training
-from hf_domain.comparison.publish import describe_row, make_results
+from hf_domain.comparison.publish import complete_card, copy_model, describe_row, find_model, make_results, publish_best
+from hf_domain.examples import publish as script
+from hf_domain.safe_io import read_json, write_json
+from hf_domain.training.cards import write_model_card
+
+CARD = {"base_model": "someone/bert", "corpus": "pets", "settings": {}, "limits": "", "license_note": ""}
+SECRET = "/home/someone: hf_secret"
 
 
-def test_training_curve(tmp_path):
-    history = [{"step": 10, "loss": 3.0}, {"step": 20, "loss": 2.5}, {"step": 20, "eval_loss": 2.0}]
-    state = tmp_path / "trainer_state.json"
-    state.write_text(json.dumps({"log_history": history}))
-    assert draw_training(state, tmp_path / "training.png")
-    assert (tmp_path / "training.png").stat().st_size > 1000
-    state.write_text(json.dumps({"log_history": history[2:]}))
-    assert not draw_training(state, tmp_path / "none.png")
-    assert not (tmp_path / "none.png").exists()
+def save_model(folder, **metadata):
+    """Save a model with the card of its run."""
+    make_masked_lm("bert").save_pretrained(folder)
+    make_bert_tokenizer().save_pretrained(folder)
+    write_model_card(folder, metadata, **CARD, example="the [MASK]", model_name=folder.name, method="dapt")
+    return folder
+
+
+@pytest.fixture
+def compared(content, tmp_path, run_plan):
+    """Run a plan whose steps leave models with cards, and one step that fails; return its folder."""
+    content["tasks"]["entities"]["corpus"] = "general"
+    content["methods"] = {"no_adaptation": None, "dapt": None, "tapt": {"tasks": ["animals"]}}
+
+    def run(step, plan, folder):
+        if step.kind == "held_out_loss" and step.name == "dapt-pets-on-pets":
+            raise RuntimeError(SECRET)
+        pretend(step, plan, folder)
+        if step.kind in ("pretraining", "fine_tuning"):
+            save_model(folder)
+
+    run_plan(run)
+    return tmp_path / "plan"
+
+
+def get_folder(output_dir, name):
+    return output_dir / "steps" / get_address(output_dir, name)
+
+
+def read_card(folder):
+    return ModelCard.load(folder / "README.md")
+
+
+def test_card_of_an_encoder_shows_the_scores_of_its_own_model(compared):
+    """A row of the report is of several encoders here, one for each corpus. The log of a failed step stays at home."""
+    folder, results = find_model(compared, method="dapt", corpus="pets")
+    assert folder == get_folder(compared, "dapt-pets")
+    assert "animals (macro f1)" in results and "entities" not in results
+    assert "| DAPT | " in results and "| TAPT | " in results and "DAPT is this model. Every pre-training" in results
+    assert SECRET in (compared / "report.md").read_text() and "hf_secret" not in results
+    assert "entities (entity f1)" in find_model(compared, method="dapt", corpus="general")[1]
+    assert find_model(compared, method="tapt", corpus="animals")[0] == get_folder(compared, "tapt-animals")
+    with pytest.raises(ValueError, match="no trained model adalm-pets; there are dapt-general, dapt-pets, tapt"):
+        find_model(compared, method="adalm", corpus="pets")
+
+
+def test_card_of_the_best_model_of_a_task(compared, tmp_path):
+    folder, results = find_model(compared, task="animals")
+    assert "It has the best validation score of all runs, and a test score of" in results
+    assert publish_best(compared, tmp_path / "hub") == tmp_path / "hub"
+    assert (tmp_path / "hub" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert "# encoder-animals\n" in (text := read_card(tmp_path / "hub").text) and results in text
+    assert 'model="encoder-animals"' in text and not (tmp_path / "hub" / "log.txt").exists()
+    with pytest.raises(ValueError, match=r"--task must be .* kept, animals, entities, but is x. Set keep_models"):
+        find_model(compared, task="x")
+
+
+def test_code_of_the_base_leaves_a_stock_model(compared):
+    """Trusting the repository would run somebody else's code, which computes nothing here."""
+    config = get_folder(compared, "dapt-pets") / "config.json"
+    write_json(config, read_json(config) | {"auto_map": {"AutoConfig": "somebody/else--configuration.Config"}})
+    find_model(compared, method="dapt", corpus="pets")
+    assert "auto_map" not in read_json(config)
+
+
+def test_facts_enter_the_card_and_the_rest_stays(tmp_path):
+    folder = save_model(tmp_path / "dapt-pets", license="mit")
+    before = read_card(folder).content
+    complete_card(folder)
+    assert read_card(folder).content == before
+    complete_card(folder, name="you/first", results="| a |")
+    (folder / "README.md").write_text(read_card(folder).content.replace("# you/first", "# you/first\n\nMine."))
+    for _ in range(2):
+        complete_card(folder, name="you/cats", license="apache-2.0", results="| b |")
+        card = read_card(folder)
+        expected = before.replace("dapt-pets", "you/cats").replace("license: mit", "license: apache-2.0")
+        expected = expected.replace("# you/cats\n", "# you/cats\n\nMine.\n")
+        assert card.content == expected.replace("## Training\n", "## Comparison\n\n| b |\n\n## Training\n")
+    with pytest.raises(ValueError, match=r"but is 'Apache-2'. Did you mean apache-2.0\?"):
+        complete_card(folder, license="Apache-2")
+
+
+def test_copy_replaces_only_a_copy(tmp_path):
+    model = save_model(tmp_path / "model")
+    complete_card(model, results="| a |")
+    (tmp_path / "hub").mkdir()
+    for _ in range(2):  # the second replaces the first
+        assert copy_model(model, tmp_path / "hub") == tmp_path / "hub"
+        assert (tmp_path / "hub" / "config.json").is_file()
+        (tmp_path / "hub" / "model-00002-of-00002.safetensors").touch()
+        (tmp_path / "hub" / "LICENSE").touch()
+    copy_model(model, tmp_path / "hub")
+    assert not (tmp_path / "hub" / "model-00002-of-00002.safetensors").exists()
+    assert (tmp_path / "hub" / "LICENSE").exists()
+    save_model(tmp_path / "other")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "README.md").touch()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for folder in ("other", "thesis", "thesis/README.md"):
+        with pytest.raises(ValueError, match=r"needs an empty folder, but .* holds something else"):
+            copy_model(model, tmp_path / folder)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_killed_copy_does_not_block_its_folder(tmp_path, monkeypatch):
+    model = save_model(tmp_path / "model")
+    complete_card(model, results="| a |")
+
+    def kill(source, folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "copy", kill)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a killed process leaves its folder
+        copy_model(model, tmp_path / "hub")
+    assert [path.name for path in (tmp_path / "hub").iterdir()] == ["_unfinished"]
+    copy_model(model, tmp_path / "hub")
+    assert not (tmp_path / "hub" / "_unfinished").exists()
 
 
 @pytest.mark.parametrize(
-    ("budget", "seeds", "sentence"),
+    ("flags", "message"),
     [
-        (None, [42], "DAPT is this model."),
-        (4096, [42], "DAPT is this model."),
-        (2048, [42], "This model is DAPT after 2,048 tokens; the table has its scores after 4,096."),
-        (4096, [42, 43], "This model is one of the 2 encoders of DAPT, with the seed 43; the row has their means."),
+        ("", "but has none"),
+        ("--model_name_or_path someone/a --comparison b", "but has model_name_or_path and comparison"),
+        ("--comparison b --method dapt", "but has comparison and method"),
+        ("--comparison b --method dapt --corpus c --task d", "but has comparison and task and method and corpus"),
     ],
 )
-def test_a_card_says_which_encoder_of_a_row_it_has(budget, seeds, sentence):
-    step = SimpleNamespace(kind="pretraining", method="dapt", budget=budget, pretraining_seed=43)
+def test_script_needs_one_model(monkeypatch, flags, message):
+    monkeypatch.setattr(sys, "argv", ["publish", *flags.split()])
+    with pytest.raises(ValueError, match=f"publish needs .* {message}. Name either"):
+        script.main()
+
+
+def test_script_pushes_a_folder_with_its_name_on_the_card(tmp_path, monkeypatch, capsys):
+    folder, pushed = save_model(tmp_path / "adapted"), []
+    monkeypatch.setattr(script, "publish", lambda *given, **options: pushed.append((given, options)) or "the commit")
+    flags = ["publish", "--model_name_or_path", str(folder), "--license", "mit"]
+    monkeypatch.setattr(sys, "argv", flags)
+    script.main()
+    assert capsys.readouterr().out == f"Ready for the Hub: {folder}\n" and not pushed
+    assert "# adapted\n" in read_card(folder).text and read_card(folder).data.license == "mit"
+    monkeypatch.setattr(sys, "argv", [*flags, "--repo_id", "you/cats", "--private", "true"])
+    script.main()
+    assert pushed == [((Path(folder), "you/cats"), {"private": True})] and "# you/cats\n" in read_card(folder).text
+    assert capsys.readouterr().out.endswith("the commit\n")
+
+
+def test_script_leaves_sentence_embeddings_to_their_library(tmp_path):
+    folder = save_model(tmp_path / "pairs")
+    (folder / "README.md").write_text("---\nlibrary_name: sentence-transformers\n---\n\n# pairs\n")
+    with pytest.raises(ValueError, match=r"SentenceTransformer\('.*pairs'\).push_to_hub"):
+        complete_card(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "score", "budget", "seeds", "sentence"),
+    [
+        ("pretraining", None, None, [42], "DAPT is this model."),
+        ("pretraining", None, 4096, [42], "DAPT is this model."),
+        ("pretraining", None, 2048, [42], "is DAPT after 2,048 tokens; the table has its scores after 4,096."),
+        ("pretraining", None, 4096, [42, 43], "one of the 2 encoders of DAPT, with the seed 43; the row has their"),
+        (
+            "fine_tuning",
+            51.24,
+            4096,
+            [42],
+            "is a run of DAPT. It has the best validation score of all runs, and a test",
+        ),
+        ("final", None, 4096, [42], "fine-tuned on all labeled examples, .* So it has no score of its own"),
+    ],
+)
+def test_a_card_says_which_model_of_a_row_it_has(kind, score, budget, seeds, sentence):
+    step = SimpleNamespace(kind=kind, method="dapt", budget=budget, pretraining_seed=43)
     report = SimpleNamespace(titles={"dapt": "DAPT"}, plan={"budget": {"tokens": 4096}, "pretraining_seeds": seeds})
-    assert describe_row(SimpleNamespace(step=step, score=None), report) == sentence
+    assert re.search(sentence, describe_row(SimpleNamespace(step=step, score=score), report))
 
 
-def test_a_card_has_no_row_without_scores(monkeypatch):
+def test_a_card_has_no_row_without_scores_and_names_runs_that_did_not_learn(monkeypatch):
     rows = {"DAPT": "59.2", "AdaLM": "", "majority baseline": "0.0", "vote of the nearest texts": ""}
-    scores = pd.DataFrame({"ner (f1)": rows})
-    monkeypatch.setattr(publication, "make_tables", lambda report: {"Scores": scores})
-    monkeypatch.setattr(publication, "list_unlearned", lambda report: "")
-    lines = make_results(None).splitlines()
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["DAPT", "majority baseline"]
+    monkeypatch.setattr(publication, "make_score_table", lambda report: pd.DataFrame({"ner (f1)": rows}))
+    for unlearned in ("", "No row learned."):
+        monkeypatch.setattr(publication, "list_unlearned", lambda report, told=unlearned: told)
+        before, _, after = make_results(None).partition("|  | ner (f1) |")
+        assert before.strip() == (f"**{unlearned}**" if unlearned else "")
+        assert [line.split("|")[1].strip() for line in after.splitlines()[2:]] == ["DAPT", "majority baseline"]

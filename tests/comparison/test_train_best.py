@@ -31,9 +31,8 @@ def compared(content, tmp_path, ran, monkeypatch):
     content["tasks"] = {"animals": content["tasks"]["animals"]}
     content["fine_tuning"] |= {"max_train_samples": 50, "early_stopping_patience": 1, "num_train_epochs": 9}
     made = []
-    monkeypatch.setattr(
-        module, "make_publication", lambda output_dir, folder, **options: made.append(options) or folder
-    )
+    monkeypatch.setattr(module, "complete_card", lambda folder, **facts: made.append(facts))
+    monkeypatch.setattr(module, "copy_model", lambda model, folder: folder)
 
     def run(step, plan, folder):
         ran.append(step)
@@ -83,8 +82,9 @@ def test_trains_the_recommended_row_on_all_labels_as_its_runs_chose(compared, ra
     assert step.flags["num_train_epochs"] == 1.5  # the median of 1 and 2
     assert step.flags["learning_rate"] == 2e-4
     assert "/steps/dapt-pets-" in step.flags["model_name_or_path"]
-    (options,) = compared.published
-    assert options["source"].result.step.name == step.name and options["source"].tasks == ["animals"]
+    (facts,) = compared.published
+    assert facts["name"] == "encoder-animals" and "So it has no score of its own" in facts["results"]
+    assert "animals (macro f1)" in facts["results"]
 
 
 def test_what_is_there_is_not_trained_again(compared, ran):

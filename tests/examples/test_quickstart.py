@@ -3,9 +3,8 @@
 import gzip
 import json
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
-import forked_python
 import make_quickstart_data
 import pytest
 from script_runs import write_jsonl
@@ -14,8 +13,6 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from hf_domain import advice
-from hf_domain.comparison import publish as publication
-from hf_domain.comparison.publish import run_usage
 from hf_domain.data.files import SPLITS
 from hf_domain.examples import predict, publish, quickstart
 
@@ -59,7 +56,6 @@ def run_quickstart(monkeypatch, inputs, seconds_per_token=1.0, **options):
 
 def test_from_a_table_to_the_best_model(monkeypatch, inputs, capfd):
     """One table without splits, whose texts are the corpus; the command resumes, and predicts with what it made."""
-    fork_publications(monkeypatch)
     rows = [
         f'{number},"{" ".join(SENTENCES[:4] * 3)} {number}",{"no" if number % 2 else "yes"}' for number in range(50)
     ]
@@ -75,7 +71,7 @@ def test_from_a_table_to_the_best_model(monkeypatch, inputs, capfd):
     assert all(len(tasks["mine"]) == 2 for tasks in report["scores"].values())
     assert told.count(report["answer"][0]) == 2 and "The best model, ready for the Hub: output/hub" in told
     files = {file.name for file in (output / "hub").iterdir()}
-    assert {"README.md", "config.json", "model.safetensors", "report.json"} <= files
+    assert {"README.md", "config.json", "model.safetensors"} <= files and "log.txt" not in files
     card = (output / "hub" / "README.md").read_text()
     assert "pipeline_tag: text-classification" in card and str(inputs) not in card and "apache-2.0" not in card
 
@@ -98,54 +94,27 @@ def test_from_a_table_to_the_best_model(monkeypatch, inputs, capfd):
 
 @pytest.mark.commands
 def test_models_of_a_quickstart_are_published(monkeypatch, inputs, capfd):
-    fork_publications(monkeypatch)
+    """The cards are those of the runs, with the scores of the comparison."""
     run_quickstart(monkeypatch, inputs)
-    output = inputs / "output"
-    skip_snippets(monkeypatch)
-    options = {"comparison": output / "plan", "method": "dapt", "corpus": "domain", "output_dir": inputs / "hub"}
-    options |= {"license_note": "none", "limits": "all", "example": "the [MASK]"}
-    run_publish(monkeypatch, **options)
-    assert "BertForMaskedLM" in (inputs / "hub" / "config.json").read_text()
-    with pytest.raises(ValueError, match="no trained model exbert-domain; there are dapt-domain"):
-        run_publish(monkeypatch, **options | {"method": "exbert"})
-
-    # The best fine-tuned model of the task, by validation; its snippet is another one.
-    monkeypatch.setattr(publication, "run_usage", run_usage)
-    fine_tuned = {name: value for name, value in options.items() if name not in ("method", "corpus")}
-    fine_tuned |= {"output_dir": inputs / "tuned", "task": "task", "example": "the cat sat"}
-    run_publish(monkeypatch, **fine_tuned)
-    (kept,) = (output / "plan" / "steps").glob("*-task-seed*/*.safetensors")
-    assert (inputs / "tuned" / "model.safetensors").read_bytes() == kept.read_bytes()
-    card = (inputs / "tuned" / "README.md").read_text()
-    assert "It has the best validation score of all runs" in card and "'label': " in card
-    with pytest.raises(ValueError, match="--task must be a task whose best fine-tuned model was kept, task, but is x"):
-        run_publish(monkeypatch, **{**fine_tuned, "task": "x"})
-    with pytest.raises(ValueError, match="or --task alone, but has method and corpus and task"):
-        run_publish(monkeypatch, **{**options, "task": "task"})
-
-    # A table of runs that did not learn is never shown without saying so.
-    skip_snippets(monkeypatch)
-    for path in (output / "plan" / "results").glob("*-task-seed*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"score": 0.0}))
-    run_publish(monkeypatch, **options)
-    before, _, after = (inputs / "hub" / "README.md").read_text().partition("No row learned: all ")
-    assert "| DAPT | 0.0 ± 0.0 [did not learn]" in after and "| DAPT |" not in before
+    options = {"comparison": inputs / "output" / "plan"}
+    folder = run_publish(monkeypatch, capfd, **options, method="dapt", corpus="domain")
+    assert "BertForMaskedLM" in (folder / "config.json").read_text()
+    card = (folder / "README.md").read_text()
+    assert "hf-domain mlm" in card and "DAPT is this model." in card and str(inputs) not in card
+    folder = run_publish(monkeypatch, capfd, **options, task="task")
+    (kept,) = (inputs / "output" / "plan" / "steps").glob("*-task-seed*/*.safetensors")
+    card = (folder / "README.md").read_text()
+    assert folder == kept.parent and "It has the best validation score of all runs" in card
+    assert "hf-domain classification" in card and str(inputs) not in card
 
 
-def fork_publications(monkeypatch):
-    """Let publications load what they wrote in a fork; test_new_method.py has one that starts a whole process."""
-    monkeypatch.setattr(publication, "subprocess", SimpleNamespace(run=forked_python.run))
-
-
-def skip_snippets(monkeypatch):
-    """Let cards show no real output of their snippets: running one takes seconds."""
-    monkeypatch.setattr(publication, "run_usage", lambda *_: "a word")
-
-
-def run_publish(monkeypatch, **options):
+def run_publish(monkeypatch, capfd, **options):
+    """Run the script; returns the folder that it names."""
     arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
     monkeypatch.setattr(sys, "argv", ["publish.py", *arguments])
+    capfd.readouterr()
     publish.main()
+    return Path(capfd.readouterr().out.rpartition("Ready for the Hub: ")[2].strip())
 
 
 def test_missing_input_is_reported_first(monkeypatch, inputs):
@@ -187,7 +156,6 @@ KINDS = {
 @pytest.mark.commands
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd, kind):
-    skip_snippets(monkeypatch)
     for split in SPLITS:
         write_jsonl(inputs / "task" / f"{split}.jsonl", [KINDS[kind](number) for number in range(8)])
     run_quickstart(monkeypatch, inputs)

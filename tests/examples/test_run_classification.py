@@ -167,6 +167,7 @@ def test_the_nearest_texts_vote_where_the_model_has_learned_nothing(tmp_path, fi
     assert {name: added[name] for name in scores} == {name: mixed[name] for name in scores}
     for name in ("model.safetensors", "config.json", "predict_results.txt"):
         assert (tmp_path / "added" / name).read_bytes() == (tmp_path / "mixed" / name).read_bytes(), name
+    assert f"nearest training texts, {vote['count']} for each text" in (tmp_path / "added" / "README.md").read_text()
     with pytest.raises(ValueError, match="--nearest_vote needs validation texts"):
         run("never", **again | {"model_name_or_path": tmp_path / "alone", "do_eval": False}, nearest_vote=True)
     del flags["validation_file"]
