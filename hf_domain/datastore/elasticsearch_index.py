@@ -21,7 +21,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -45,6 +44,10 @@ TERMS_PER_REQUEST = 1_000
 CACHED_TERMS = 1_000_000  # whose frequencies are kept, some 100 MB
 PACKAGES = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
 OVERLOADED = (429, 502, 503, 504)
+
+
+class ServerBusyError(ConnectionError):
+    """An overloaded server left a part of a request undone."""
 
 
 def connect(engine: str, client: Any = None) -> Any:
@@ -194,19 +197,20 @@ class ElasticsearchIndex:
     def _search(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the hits of a few queries; repeat those that an overloaded server left unanswered."""
         results: dict[int, dict[str, Any]] = {}
-        failure = ""
-        for _ in _wait():
+
+        def ask() -> None:
             waiting = [number for number in range(len(queries)) if number not in results]
             body = [line for number in waiting for line in ({"index": self.name}, queries[number])]
-            answers = _ask(partial(self.client.msearch, body=body, **self.options))["responses"]
-            for number, answer in zip(waiting, answers, strict=True):
-                if found := _find_failure(answer, self.name):
-                    failure = found
-                else:
+            answers = self.client.msearch(body=body, **self.options)["responses"]
+            failures = [_find_failure(answer, self.name) for answer in answers]
+            for number, answer, failure in zip(waiting, answers, failures, strict=True):
+                if not failure:
                     results[number] = answer["hits"]
-            if len(results) == len(queries):
-                return [results[number] for number in range(len(queries))]
-        raise ConnectionError(f"{self.name} did not answer for {PATIENCE} s: {failure}. Try again later.")
+            if any(failures):
+                raise ServerBusyError(f"{self.name} did not answer for {PATIENCE} s: {max(failures)}. Try again later.")
+
+        _ask(ask)
+        return [results[number] for number in range(len(queries))]
 
 
 def _make_text(text: str, analyzer: Analyzer) -> str:
@@ -262,54 +266,48 @@ def _send(client: Any, name: str, texts: dict[int, str]) -> None:
     """Index passages; send those again that an overloaded server refused."""
     helpers = importlib.import_module(f"{type(client).__module__.partition('.')[0]}.helpers")
     options = {"chunk_size": 1000, "max_chunk_bytes": 10 << 20, "raise_on_error": False}
-    failure = ""
+    waiting = dict(texts)
 
-    def send() -> list[tuple[bool, dict[str, Any]]]:
-        actions = ({"_index": name, "_id": str(number), "id": number, "text": text} for number, text in texts.items())
-        return list(helpers.streaming_bulk(client, actions, **options))
-
-    for _ in _wait():
-        items = [details for ok, item in _ask(send) if not ok for details in item.values()]
-        refused = [item for item in items if item["status"] not in OVERLOADED]
-        if refused:
+    def send() -> None:
+        actions = ({"_index": name, "_id": str(number), "id": number, "text": text} for number, text in waiting.items())
+        sent = list(helpers.streaming_bulk(client, actions, **options))
+        items = [details for ok, item in sent if not ok for details in item.values()]
+        if refused := [item for item in items if item["status"] not in OVERLOADED]:
             raise ValueError(
                 f"the server must accept every passage, but refuses {len(refused)}, the first with "
                 f"{refused[0]['error']}."
             )
-        if not items:
-            return
-        failure = str(items[0]["error"])
-        texts = {int(item["_id"]): texts[int(item["_id"])] for item in items}
-    raise ConnectionError(
-        f"the server refused passages for {PATIENCE} s: {failure}. Run the build again later; it continues."
-    )
+        failed = {int(item["_id"]) for item in items}
+        for number in [number for number in waiting if number not in failed]:
+            del waiting[number]
+        if failed:
+            raise ServerBusyError(
+                f"the server refused passages for {PATIENCE} s: {items[0]['error']}. Run the build again later; it "
+                "continues."
+            )
+
+    _ask(send)
 
 
 def _ask(call: Callable[[], Any], is_known: bool = True) -> Any:
-    """Return the answer to a call; wait for an overloaded server, and for a restarting one if it answered before."""
-    failure = Exception()
-    for _ in _wait():
+    """Return the answer to a call; wait for an overloaded server, and for a restarting one if it answered before.
+
+    The pauses grow, and are random, so that clients do not all return at once.
+    """
+    waited, pause = 0.0, BACKOFF
+    while True:
         try:
             return call()
         except Exception as error:
-            is_down = type(error).__name__ == "ConnectionError" and is_known
-            if not _is_of_client(error) or not (is_down or getattr(error, "status_code", None) in OVERLOADED):
+            is_down = _is_of_client(error) and type(error).__name__ == "ConnectionError" and is_known
+            is_busy = isinstance(error, ServerBusyError) or getattr(error, "status_code", None) in OVERLOADED
+            if not (is_down or is_busy) or waited >= PATIENCE:
                 raise
-            failure = error
-    raise failure
-
-
-def _wait() -> Iterator[None]:
-    """Yield once for every attempt, after growing random pauses that spread the clients."""
-    waited, pause = 0.0, BACKOFF
-    yield
-    while waited < PATIENCE:
         if not waited:
             logger.warning(f"The search server does not answer as it should; waiting up to {PATIENCE} s.")
         length = min(pause * random.uniform(0.5, 1), PATIENCE - waited)
         time.sleep(length)
         waited, pause = waited + length, min(2 * pause, LONGEST_PAUSE)
-        yield
 
 
 def _find_failure(answer: dict[str, Any], name: str) -> str:
