@@ -1,11 +1,11 @@
 """The terminal output of a run: progress bar or lines, scores in words, the model's folder, and a next command."""
 
+import io
 import logging
 import pickle
 import re
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -20,7 +20,6 @@ from transformers import (
     PrinterCallback,
     ProgressCallback,
     Trainer,
-    TrainerState,
     TrainingArguments,
 )
 
@@ -50,6 +49,7 @@ WORDS = {
 }
 
 
+LINE = "step {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 # The line of a step has room for three losses of a method. `all_results.json` and the trackers have all of them.
 SHORT = {"masked_reconstruction_loss": "reconstruction", "masked_kl": "KL", "active_latent_share": "latents in use"}
 NOT_IN_STEPS = ("unmasked_reconstruction_loss", "unmasked_kl")
@@ -191,57 +191,37 @@ def report_new_weights(model: PreTrainedModel, lost: set[str], is_head_new: bool
 
 
 class Progress(ProgressCallback):
-    """Shows step, loss, tokens per second and time left: in a terminal beside transformers' bar, in a file as lines.
-
-    The losses of a method do not fit beside the bar and are printed as lines.
-    """
-
-    is_training = False
+    """Shows step, time left, steps per second and losses: in a terminal as transformers' bar, in a file as lines."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the bar."""
+        """Start the bar; without a terminal it stays unseen, and its state becomes a line."""
         if args.logging_strategy == "steps":
             state.logging_steps = min(state.logging_steps, max(1, state.max_steps // LEAST_LOGS))
-        self.is_training, self.first_step, self.started = True, state.global_step, time.perf_counter()
-        self._begin_interval(state)
-        if state.is_world_process_zero:
-            examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-            logger.info(f"Training on {args.device}: {state.max_steps:,} steps of {examples:,} examples")
-            if args.warmup_steps >= max(1, state.max_steps) and args.lr_scheduler_type != "constant":
-                logger.warning(
-                    f"the learning rate warms up for {args.warmup_steps:,.0f} steps, but training has only "
-                    f"{state.max_steps:,} and never reaches it. Use fewer --warmup_steps, or a fraction such as 0.1."
-                )
-        if shows_bar(args):
-            super().on_train_begin(args, state, control, **kwargs)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Move the bar."""
-        if self.training_bar is not None:
-            super().on_step_end(args, state, control, **kwargs)
+        if not state.is_world_process_zero:
+            return
+        examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        logger.info(f"Training on {args.device}: {state.max_steps:,} steps of {examples:,} examples")
+        if args.warmup_steps >= max(1, state.max_steps) and args.lr_scheduler_type != "constant":
+            logger.warning(
+                f"the learning rate warms up for {args.warmup_steps:,.0f} steps, but training has only "
+                f"{state.max_steps:,} and never reaches it. Use fewer --warmup_steps, or a fraction such as 0.1."
+            )
+        self.current_step = state.global_step
+        options = {"dynamic_ncols": True} if shows_bar(args) else {"bar_format": LINE, "file": io.StringIO()}
+        self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, **options)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Show the loss, and the losses of a method."""
-        if not state.is_world_process_zero or "loss" not in (logs or {}):
+        """Show the losses; those of a method may not fit beside a bar."""
+        if self.training_bar is None or "loss" not in (logs or {}):
             return
-        seconds, tokens = time.perf_counter() - self.interval, state.num_input_tokens_seen - self.tokens
-        said = [f"loss {logs['loss']:.4g}"] + ([f"{tokens / seconds:,.0f} tokens/s"] if tokens and seconds else [])
-        others = {
+        losses = {
             SHORT.get(name, name): value
             for name, value in logs.items()
-            if name != "loss" and name not in NOT_IN_STEPS and not name.startswith("train_")
+            if name not in NOT_IN_STEPS and not name.startswith("train_")
         }
-        terms = ", ".join(name_scores(others))
-        step = f"step {state.global_step}/{state.max_steps}"
-        if self.training_bar is None:
-            left = (time.perf_counter() - self.started) / (state.global_step - self.first_step)
-            said.append(f"{format_seconds(left * (state.max_steps - state.global_step))} left")
-            logger.info(f"{step}: {', '.join(said)}{f'; {terms}' if terms else ''}")
-        else:
-            self.training_bar.set_postfix_str(", ".join(said))
-            if terms:
-                logger.info(f"{step}: {terms}")
-        self._begin_interval(state)
+        self.training_bar.set_postfix_str(", ".join(name_scores(losses)), refresh=shows_bar(args))
+        if not shows_bar(args):
+            logger.info(str(self.training_bar))
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # type: ignore[override]
         """Move the bar of an evaluation."""
@@ -251,18 +231,13 @@ class Progress(ProgressCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         """Show the scores of an evaluation during training. Other scores are printed when they are saved."""
         super().on_evaluate(args, state, control, **kwargs)
-        self._begin_interval(state)  # leave the time of an evaluation out of the speed
-        if self.is_training and state.is_world_process_zero and metrics:
+        if self.training_bar is not None and metrics:
             logger.info(f"step {state.global_step}: {describe_metrics('eval', metrics)}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Leave the bar as it is."""
-        self.is_training = False
         if self.training_bar is not None:
             super().on_train_end(args, state, control, **kwargs)
-
-    def _begin_interval(self, state: TrainerState) -> None:
-        self.interval, self.tokens = time.perf_counter(), state.num_input_tokens_seen
 
 
 def show_progress(trainer: Trainer) -> None:
