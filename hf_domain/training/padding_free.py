@@ -112,14 +112,6 @@ def make_masks(config: Any, texts: torch.Tensor, dtype: torch.dtype) -> Any:
     return create_bidirectional_mask(**options)
 
 
-def make_positions(encoder: Any, input_ids: torch.Tensor) -> torch.Tensor:
-    """Return the positions that the encoder gives the tokens of a padded batch."""
-    embeddings: Any = encoder.embeddings
-    if hasattr(embeddings, "create_position_ids_from_input_ids"):  # RoBERTa's start behind the id of padding
-        return embeddings.create_position_ids_from_input_ids(input_ids, embeddings.padding_idx)
-    return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-
-
 def _forward_separated(
     self: Any, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **kwargs: Any
 ) -> Any:
@@ -186,13 +178,12 @@ def _pack_around(encoder: Any) -> Any:
     ) -> Any:
         nonlocal unpack
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **kwargs}
-        forward = type(self).forward
         if input_ids is None or attention_mask is None or attention_mask.dim() != 2:
-            return forward(self, **inputs)
+            return type(self).forward(self, **inputs)
         size, width = input_ids.shape
         rows, columns, count = choose_rows(attention_mask.sum(1).tolist(), width)
         if count == size or _asks_for_more(self.config, kwargs):  # no two texts fit into a row
-            return forward(self, **inputs)
+            return type(self).forward(self, **inputs)
         real = attention_mask.bool()
         starts = torch.tensor([row * width + column for row, column in zip(rows, columns, strict=True)])
         places = (starts.to(real.device)[:, None] + real.cumsum(1) - 1)[real]
@@ -206,17 +197,16 @@ def _pack_around(encoder: Any) -> Any:
             states = states.index_copy(0, real.flatten().nonzero().flatten(), packed.flatten(0, 1)[places])
             return states.view(size, width, -1)
 
-        texts = torch.arange(size, device=real.device)[:, None].expand(size, width)
+        numbers = torch.arange(1, size + 1, device=real.device)[:, None].expand(size, width)
         inputs |= {
             "input_ids": pack(input_ids, self.config.pad_token_id or 0),
-            "position_ids": pack(make_positions(self, input_ids), 0),
-            "attention_mask": make_masks(self.config, pack(texts, -1), self.dtype),
+            "attention_mask": pack(numbers, 0),
         }
         if kwargs.get("token_type_ids") is not None:
             inputs["token_type_ids"] = pack(kwargs["token_type_ids"], 0)
         unpack = unpack_states
         try:
-            outputs = forward(self, **inputs)
+            outputs = _forward_separated(self, **inputs)
         finally:
             unpack = None
         outputs.last_hidden_state = unpack_states(outputs.last_hidden_state)
