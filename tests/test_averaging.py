@@ -38,8 +38,9 @@ def test_what_has_no_average():
         average_models([bert, roberta])
     with pytest.raises(ValueError, match="needs at least two models, and for each a finite weight"):
         average_models([bert])
-    with pytest.raises(ValueError, match="needs at least two models, and for each a finite weight"):
-        average_models([bert, bert], [1.0])
+    for weights in ([1.0], [float("nan"), 1.0], [float("inf"), 1.0], [-1.0, 3.0]):
+        with pytest.raises(ValueError, match="needs at least two models, and for each a finite weight"):
+            average_models([bert, bert], weights)
     larger = make_masked_lm("bert")
     larger.resize_token_embeddings(larger.config.vocab_size + 8)
     with pytest.raises(ValueError, match="same vocabulary and head"):

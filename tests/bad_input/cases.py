@@ -6,16 +6,12 @@ A new command adds a line to `workspace.COMMANDS`, which brings it the cases tha
 import json
 import os
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer
 from workspace import COMMANDS, PLAN, Case
-
-from hf_domain.tokenization import count_words
 
 # ------------------------------------------------------------------------------------------------ how input is spoiled
 
@@ -733,56 +729,5 @@ PLANS = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------ Python
-
-
-PLACES = "averaging data.masking datastore training.overrides training.orders methods.adalm.students tokenization"
-
-
-def call(code):
-    """Return a function that runs an expression on the modules of ours, the encoder, its tokenizer and counts."""
-
-    def run():
-        names = {path.rpartition(".")[2]: import_module(f"hf_domain.{path}") for path in PLACES.split()}
-        names |= {"hf_domain": import_module("hf_domain"), "encoder": AutoModelForMaskedLM.from_pretrained("encoder")}
-        names["tokenizer"] = AutoTokenizer.from_pretrained("encoder")
-        names["counts"] = count_words([["domain text", "domain text"]], names["tokenizer"].backend_tokenizer)
-        return eval(code, names)
-
-    return run
-
-
-PYTHON = [
-    Case("python", code, parts, call=call(code))
-    for code, parts in (
-        ("averaging.average_models([encoder] * 2, [float('nan'), 1.0])", "weight|nan"),
-        ("averaging.average_models([encoder] * 2, [float('inf'), 1.0])", "weight|inf"),
-        ("averaging.average_models([encoder] * 2, [-1.0, 3.0])", "weight|-1"),
-        ("averaging.average_models([encoder])", "two"),
-        ("overrides.parse_overrides('a')", "name=value|a"),
-        ("overrides.parse_overrides('a=1,a=2')", "a"),
-        ("masking.DataCollatorForTokenMask(tokenizer, mlm_probability=-1.0)", "mlm_probability|-1"),
-        ("tokenization.expand_vocabulary(tokenizer, 'domain text')", "text"),
-        ("tokenization.expand_vocabulary(tokenizer, counts, size=-1)", "size|-1"),
-        ("tokenization.expand_vocabulary(tokenizer, counts, step=0)", "step|0"),
-        ("tokenization.expand_vocabulary(tokenizer, counts, threshold=float('nan'))", "threshold|nan"),
-        ("tokenization.expand_vocabulary(tokenizer, counts, method='magic')", "method|magic"),
-        ("tokenization.VocabularyDelta.load('empty')", "empty"),
-        ("tokenization.WordCounts.load('corpus.txt')", "corpus.txt"),
-        ("datastore.build_datastore([], 'out', tokenizer, max_length=32)", "document"),
-        ("datastore.build_datastore([7], 'out', tokenizer, max_length=32)", "documents|7"),
-        ("datastore.build_datastore([{'text': 'a'}], 'out', tokenizer, max_length=0)", "max_length|0"),
-        ("datastore.Datastore.load('datastore').search(['domain'], 0)", "k|0"),
-        ("datastore.Datastore.load('datastore').search('domain', 2)", "list|domain"),
-        ("datastore.Datastore.load('nowhere')", "nowhere"),
-        ("hf_domain.ExBertForMaskedLM.from_backbone(encoder, extension_hidden_size=0)", "0|size"),
-        ("hf_domain.RadaForMaskedLM.from_backbone(encoder, passage_encodr='frozen')", "passage_encodr"),
-        ("students.pick_layers(encoder, [9])", "9"),
-        ("students.pick_layers(encoder, [])", "layer"),
-        ("orders.make_plan('from_scratch', teacher='a', output_dir='b', teacher_steps=0, student_steps=-4)",
-         "student_steps|-4"),
-    )
-]  # fmt: skip
-
 CASES = [*list_shared_cases(), *list_training_cases(), *RUN_FILES, *MLM, *CLASSIFICATION, *NER, *QA, *SENTENCES]
-CASES += [*EXPAND, *DISTILL, *BUILD, *OTHERS, *PLANS, *PYTHON]
+CASES += [*EXPAND, *DISTILL, *BUILD, *OTHERS, *PLANS]

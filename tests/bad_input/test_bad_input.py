@@ -160,4 +160,4 @@ def test_no_command_runs_code_of_a_model(command, files, workspace, monkeypatch)
 
 
 def test_every_command_has_cases():
-    assert {case.command for case in CASES} == {*COMMANDS, "python"}
+    assert {case.command for case in CASES} == {*COMMANDS}

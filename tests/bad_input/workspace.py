@@ -88,11 +88,10 @@ class Case:
     """One bad input.
 
     Args:
-        command: That of `hf-domain`, or `python`.
+        command: That of `hf-domain`.
         flags: Flags that replace those of `COMMANDS`, as `read_flags` reads them; after "only ", all.
         says: Parts that the message must contain, between bars: what is wrong, and what was found.
         files: Files of the workspace that are replaced, or spoiled by a function.
-        call: What is called instead of a command.
         fault: A key of `FAULTS`: what goes wrong around the command.
         right: Whether what the command left is right: then nothing was wrong, and the case must end with exit 0.
         late: Whether the error can only come after the work began.
@@ -102,7 +101,6 @@ class Case:
     flags: str
     says: str
     files: dict[str, Any] = field(default_factory=dict)
-    call: Callable[[], Any] | None = None
     fault: str = ""
     right: Callable[[], Any] | None = None
     late: bool = False
@@ -269,22 +267,19 @@ def run_case(case: Case) -> tuple[str, str]:
 def run_guarded(case: Case) -> tuple[str, str, bool]:
     """Run the command; returns how it ended, what it said, and whether it began to train."""
     out, err = io.StringIO(), io.StringIO()
-    argv = [] if case.call else ["hf-domain", case.command, *list_arguments(case)]
+    argv = ["hf-domain", case.command, *list_arguments(case)]
     with ExitStack() as stack:
         train = stack.enter_context(patch.object(Trainer, "train", autospec=True, side_effect=Trainer.train))
         for context in (patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err)):
             stack.enter_context(context)
         stack.enter_context(FAULTS[case.fault]())
         try:
-            (case.call or cli.main)()
+            cli.main()
         except SystemExit as end:
             if end.code not in (0, None):
                 lines = [line for line in err.getvalue().splitlines() if line.strip()]
                 return "error", end.code if isinstance(end.code, str) else (lines or [""])[-1], train.called
-        except BaseException as error:
-            is_told = isinstance(error, ValueError | OSError | TypeError) and not isinstance(error, UnicodeDecodeError)
-            if case.call and is_told:
-                return "error", str(error), train.called
+        except BaseException:
             return "traceback", traceback.format_exc(), train.called
     return "exit 0", out.getvalue(), train.called
 

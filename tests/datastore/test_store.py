@@ -307,6 +307,8 @@ def test_unusable_options_and_documents_are_reported(tmp_path, tokenizer, datast
     with pytest.raises(ValueError, match="at least one passage, but 2 documents have none"):
         build_datastore(documents, tmp_path / "new", tokenizer)
     assert not (tmp_path / "new.unfinished").exists()
+    with pytest.raises(TypeError, match="item 0 is 7"):
+        build_datastore([7], tmp_path / "new", tokenizer)
     with pytest.raises(ValueError, match="the column body, but have text, name"):
         build_datastore(documents, tmp_path / "new", tokenizer, text_column="body")
     with pytest.raises(ValueError, match="number of row 0 is 1"):

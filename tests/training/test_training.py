@@ -241,6 +241,8 @@ def test_overrides():
     assert parse_overrides(None) == {}
     with pytest.raises(ValueError, match=r"name=value.*has the part 'kl_weight'"):
         parse_overrides("kl_weight")
+    with pytest.raises(ValueError, match="kl_weight"):
+        parse_overrides("kl_weight=1,kl_weight=2")
     assert json.dumps(parse_overrides("a=1")) == '{"a": 1}'
 
 
