@@ -1,24 +1,13 @@
-"""Show what a model reads for a text: the passages found, with the decisive words marked."""
+"""Show what a model reads for a text: the passages found, with the decisive words in bold."""
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from hf_domain.datastore.store import Datastore
 
 SHOWN_PREDICTIONS = 3
 BOLD, RESET = "\x1b[1m", "\x1b[0m"
-LEAST_BOLD = 0.5  # a terminal has no shades; words with 1.5 times the average weight are bold
-
-
-class Span(NamedTuple):
-    """Marked characters of a passage."""
-
-    start: int
-    end: int
-    weight: float
-    """From 0 to the largest weight."""
+DECISIVE = 1.5  # a model's words are marked if they weigh this many times the average
 
 
 @dataclass
@@ -29,12 +18,12 @@ class ReadPassage:
     document_id: str
     text: str
     score: float
-    spans: list[Span]
-    """In ascending order, without overlap."""
+    spans: list[tuple[int, int]]
+    """Start and end of the marked characters, in ascending order, without overlap."""
     probability: float | None = None
     """The probability that a model chooses it."""
     is_chosen: bool = False
-    """Whether a model chose it; the spans are then the words it weighs."""
+    """Whether a model chose it; the marked words are then those it weighs most."""
 
 
 @dataclass
@@ -62,8 +51,8 @@ def read_passages(
     Args:
         k: Largest number of passages. Default: RADA, section 4.1.
         found: The passages that a model read: id -> score, best first. Default: searches for them.
-        weights: Passage id -> (start, end, weight) of characters, for example the words that a model weighs. In other
-            passages the words of the query are marked, with weight 1.
+        weights: Passage id -> (start, end, weight) of characters, for example the words that a model weighs. A model
+            that weighs all words equally marks none. In other passages the words of the query are marked.
         probabilities: Passage id -> the probability that a model chooses it.
         predictions: A model's predictions for the text, see `Reading`.
 
@@ -77,15 +66,19 @@ def read_passages(
     terms = {term.text for term in datastore.analyzer.find_terms(text)}
     passages = []
     for row, score in zip(datastore.passages.select(ids), scores, strict=True):
-        is_chosen = weights is not None and row["id"] in weights
-        if weights is not None and is_chosen:
-            spans = [Span(*span) for span in weights[row["id"]]]
-        else:
+        weighed = (weights or {}).get(row["id"])
+        if weighed is None:
             found_terms = datastore.analyzer.find_terms(row["text"])
-            spans = [Span(term.start, term.end, 1.0) for term in found_terms if term.text in terms]
-        spans = _join_spans(spans)
+            spans = [(term.start, term.end) for term in found_terms if term.text in terms]
+        else:
+            average = sum(weight for _, _, weight in weighed) / max(1, len(weighed))
+            spans = [(start, end) for start, end, weight in weighed if weight >= DECISIVE * average > 0]
         probability = (probabilities or {}).get(row["id"])
-        passages.append(ReadPassage(row["id"], row["document_id"], row["text"], score, spans, probability, is_chosen))
+        passages.append(
+            ReadPassage(
+                row["id"], row["document_id"], row["text"], score, _join_spans(spans), probability, weighed is not None
+            )
+        )
     return Reading(text, passages, predictions)
 
 
@@ -96,73 +89,34 @@ def format_text(reading: Reading, use_bold: bool = True) -> str:
         use_bold: Whether to mark words, by terminal codes.
     """
     lines = [f"What is read for: {_clean(reading.text)}"]
-    lines += [f"Prediction: {_clean(_describe_predictions(reading))}"] if reading.predictions else []
+    if reading.predictions:
+        shown = ", ".join(f"{label} {value:.3f}" for label, value in reading.predictions[:SHOWN_PREDICTIONS])
+        lines.append(f"Prediction: {_clean(shown)}")
     lines.append("")
     for rank, passage in enumerate(reading.passages, 1):
-        lines.append(f"{rank}. {_clean(_describe(passage))}")
-        text = "".join(
-            f"{BOLD}{_clean(part)}{RESET}" if use_bold and weight >= LEAST_BOLD else _clean(part)
-            for part, weight in _cut_at_spans(passage)
-        )
-        lines += [f"   {text}", ""]
+        probability = "" if passage.probability is None else f", probability {passage.probability:.3f}"
+        chosen = ", chosen by the model" if passage.is_chosen else ""
+        place = f"passage {passage.id}, document {passage.document_id}, score {passage.score:.2f}"
+        lines.append(f"{rank}. {_clean(place)}{probability}{chosen}")
+        text, end = "", 0
+        for start, stop in passage.spans if use_bold else ():
+            text += f"{_clean(passage.text[end:start])}{BOLD}{_clean(passage.text[start:stop])}{RESET}"
+            end = stop
+        lines += [f"   {text}{_clean(passage.text[end:])}", ""]
     if not reading.passages:
         lines += ["No passage has a word in common with this text.", ""]
     return "\n".join(lines)
 
 
-def format_section(reading: Reading) -> str:
-    """Format a reading as a section of an HTML page: the heavier a word, the stronger its color. Text is escaped."""
-    items = []
-    for passage in reading.passages:
-        text = "".join(
-            f'<mark style="background: rgba(255, 200, 0, {weight:.2f})">{html.escape(part)}</mark>'
-            if weight > 0
-            else html.escape(part)
-            for part, weight in _cut_at_spans(passage)
-        )
-        items.append(f'<li><div class="source">{html.escape(_describe(passage))}</div>{text}</li>')
-    found = "<ol>\n" + "\n".join(items) + "\n</ol>" if items else "<p>No passage has a word in common with it.</p>"
-    if reading.predictions:
-        found = f"<p>Prediction: {html.escape(_describe_predictions(reading))}</p>\n{found}"
-    return f"<section>\n<blockquote>{html.escape(reading.text)}</blockquote>\n{found}\n</section>"
-
-
-def _describe(passage: ReadPassage) -> str:
-    probability = "" if passage.probability is None else f", probability {passage.probability:.3f}"
-    chosen = ", chosen by the model" if passage.is_chosen else ""
-    return f"passage {passage.id}, document {passage.document_id}, score {passage.score:.2f}{probability}{chosen}"
-
-
-def _describe_predictions(reading: Reading) -> str:
-    return ", ".join(f"{label} {value:.3f}" for label, value in reading.predictions[:SHOWN_PREDICTIONS])
-
-
-def _join_spans(spans: list[Span]) -> list[Span]:
+def _join_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Merge spans that overlap, as pairs of characters do."""
-    joined: list[Span] = []
-    for span in sorted(spans):
-        if joined and span.start < joined[-1].end:
-            last = joined[-1]
-            joined[-1] = Span(last.start, max(span.end, last.end), max(span.weight, last.weight))
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
-            joined.append(span)
+            joined.append((start, end))
     return joined
-
-
-def _cut_at_spans(passage: ReadPassage) -> list[tuple[str, float]]:
-    """Cut the text into parts, each with a shade from 0 (outside of spans) to 1.
-
-    A model's weights are shaded above the average word, fully at twice the average. A model that weighs all words
-    equally marks none.
-    """
-    parts, end, spans = [], 0, passage.spans
-    mean = sum(span.weight for span in spans) / max(1, len(spans))
-    if passage.is_chosen and mean > 0:
-        spans = [span._replace(weight=min(1.0, max(0.0, round(span.weight / mean - 1, 2)))) for span in spans]
-    for span in spans:
-        parts += [(passage.text[end : span.start], 0.0), (passage.text[span.start : span.end], span.weight)]
-        end = span.end
-    return [(part, weight) for part, weight in [*parts, (passage.text[end:], 0.0)] if part]
 
 
 def _clean(text: str) -> str:
