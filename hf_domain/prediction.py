@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, TypeAlias
 
 import pandas
 import torch
@@ -56,40 +56,6 @@ LONGEST = 512  # tokens; longer rows need much memory, and few tasks are trained
 Model: TypeAlias = str | os.PathLike | PreTrainedModel
 
 
-@overload
-def predict(
-    model: Model | Sequence[Model],
-    data: Splits,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    *,
-    datastore: str | None = None,
-    num_passages: int | None = None,
-    labeled_texts: Rows | None = None,
-    text_columns: str | None = None,
-    max_seq_length: int | None = None,
-    batch_size: int = 32,
-    progress: bool | None = None,
-    revision: str = "main",
-    token: str | None = None,
-    trust_remote_code: bool = False,
-) -> DatasetDict: ...
-@overload
-def predict(
-    model: Model | Sequence[Model],
-    data: Rows,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    *,
-    datastore: str | None = None,
-    num_passages: int | None = None,
-    labeled_texts: Rows | None = None,
-    text_columns: str | None = None,
-    max_seq_length: int | None = None,
-    batch_size: int = 32,
-    progress: bool | None = None,
-    revision: str = "main",
-    token: str | None = None,
-    trust_remote_code: bool = False,
-) -> Dataset: ...
 @name_arguments(text_column_names="text_columns", label_column_name="label_column", labeled_file="labeled_texts")
 def predict(
     model: Model | Sequence[Model],
@@ -106,7 +72,7 @@ def predict(
     revision: str = "main",
     token: str | None = None,
     trust_remote_code: bool = False,
-) -> Dataset | DatasetDict:
+) -> Any:
     """Label data with a fine-tuned model.
 
     Args:
@@ -129,10 +95,10 @@ def predict(
         trust_remote_code: Run code that comes with the model.
 
     Returns:
-        The rows, or the splits, in their order, with two new columns. `prediction` is a label, a list of labels, a
-        value, the tags of the words, or an answer. `probabilities` are those of every label, of each word's tag, or of
-        the answer. An empty answer means that the context has none; a model gives it if it was fine-tuned with
-        `version_2_with_negative`.
+        A `Dataset` of the rows, or a `DatasetDict` of the splits, in their order, with two new columns. `prediction` is
+        a label, a list of labels, a value, the tags of the words, or an answer. `probabilities` are those of every
+        label, of each word's tag, or of the answer. An empty answer means that the context has none; a model gives it
+        if it was fine-tuned with `version_2_with_negative`.
 
     Raises:
         FileNotFoundError: A file is missing.
