@@ -198,7 +198,6 @@ def list_training_cases():
             ("--tokenizer_name ./nowhere", "nowhere"),
         ):
             yield Case(command, flags, parts)
-        yield Case(command, "", "disk|out", fault="full disk", late=True)
     for command, folder in TASKS.items():
         train, test = f"{folder}/train.jsonl", f"{folder}/test.jsonl"
         yield Case(command, f"--do_train --train_file {test}", "test.jsonl|test_file")

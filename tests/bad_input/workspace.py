@@ -1,6 +1,5 @@
 """The good inputs that a bad case spoils, and what a command makes of them."""
 
-import builtins
 import errno
 import hashlib
 import io
@@ -188,20 +187,6 @@ def limit_file_size():
 
 
 @contextmanager
-def fill_disk():
-    """Every text file of the output folder is written to a full disk."""
-    whole = builtins.open
-
-    def open_full(file, mode="r", *args, **kwargs):
-        if set(mode) & {"w", "a", "x"} and "out" in Path(str(file)).parts:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
-        return whole(file, mode, *args, **kwargs)
-
-    with patch("builtins.open", open_full), patch("io.open", open_full):
-        yield
-
-
-@contextmanager
 def seal():
     """The folder sealed/ cannot be written; root, as whom tests may run, could write any real one."""
     may, make = os.access, os.mkdir
@@ -225,7 +210,6 @@ FAULTS = {
     "": nullcontext,
     "ctrl-c": lambda: patch.object(Trainer, "training_step", side_effect=KeyboardInterrupt),
     "file size": limit_file_size,
-    "full disk": fill_disk,
     "read-only": seal,
 }
 
