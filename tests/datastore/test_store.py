@@ -301,8 +301,9 @@ def test_index_of_another_tantivy_is_reported(datastore, monkeypatch):
 
 def test_unusable_options_and_documents_are_reported(tmp_path, tokenizer, datastore):
     assert build(datastore.folder, tokenizer).fingerprint == datastore.fingerprint  # built already
-    with pytest.raises(FileExistsError, match="store exists"):
-        build(datastore.folder, tokenizer, TEXTS[:3])
+    for texts, options in ((TEXTS[:-1], {}), ([*TEXTS, "more"], {}), (TEXTS, {"analyzer": "cjk"})):
+        with pytest.raises(FileExistsError, match="store exists"):
+            build(datastore.folder, tokenizer, texts, **options)
     documents = make_documents(["", "  "])
     with pytest.raises(ValueError, match="at least one passage, but 2 documents have none"):
         build_datastore(documents, tmp_path / "new", tokenizer)

@@ -22,7 +22,7 @@ from hf_domain.modeling.backbone import train_top_layers
 from hf_domain.tasks.classification import ClassificationArguments
 from hf_domain.tasks.kind import DataArguments
 from hf_domain.tasks.token_classification import NerArguments
-from hf_domain.training.arguments import FineTuningArguments, ModelArguments, parse_arguments
+from hf_domain.training.arguments import FineTuningArguments
 from hf_domain.training.task_trainer import FineTuner, limit_splits, load_splits, load_task_model, renew_config
 
 
@@ -133,13 +133,6 @@ def test_splits_are_shortened_from_their_end():
         "validation": [0, 1, 2, 3, 4],
         "test": [0, 1, 2, 3, 4],
     }
-
-
-def test_arguments_of_a_yaml_file(tmp_path, monkeypatch):
-    (tmp_path / "arguments.yaml").write_text("model_name_or_path: here\ntrain_file: train.jsonl\n")
-    monkeypatch.setattr("sys.argv", ["script.py", str(tmp_path / "arguments.yaml")])
-    model_args, data_args = parse_arguments(ModelArguments, DataArguments)
-    assert (model_args.model_name_or_path, data_args.train_file) == ("here", "train.jsonl")
 
 
 def make_fine_tuner(tmp_path, model_args, problem_type="single_label_classification", loss=None, **options):

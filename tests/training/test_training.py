@@ -192,15 +192,6 @@ def test_pushed_folder_holds_the_code(tmp_path):
     assert {"modeling_varmae.py", "modeling_rada.py"} <= {file.name for file in tmp_path.glob("nested/*.py")}
 
 
-def test_tokenizer_larger_than_the_embedding():
-    model = make_masked_lm("bert")
-    tokenizer = make_bert_tokenizer()
-    match_tokenizer(tokenizer, model)
-    tokenizer.add_tokens([f"new{number}" for number in range(20)])
-    with pytest.raises(ValueError, match=f"{VOCAB_SIZE} rows for {len(tokenizer)} entries"):
-        match_tokenizer(tokenizer, model)
-
-
 def test_a_tokenizer_and_its_model_agree(tmp_path, caplog):
     """What cannot work is refused, what looks wrong is warned of, and token types that the model lacks are left out."""
     capitals = BertTokenizer(vocab={word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[MASK]", "A", "b"])})
