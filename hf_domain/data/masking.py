@@ -14,11 +14,10 @@ whole-word masking equals token masking. For byte-level BPE, a word is all lette
 Unigram, all text between two spaces, perhaps a sentence. Use token masking there.
 """
 
-import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -134,8 +133,6 @@ class DataCollatorForWholeWordMask:
         tokenizer: The tokenizer that made the examples.
         mlm_probability: Share of words to predict. Default: BERT (Devlin et al. 2019, section 3.1).
         seed: Seed of the masks.
-        weights: Token ids of a word -> its weight, see `weigh_words`. The share of predicted words in a batch stays the
-            same.
         epoch: Number of the epoch, which `MaskRenewal` sets: each has other masks.
         by_example: Draw the masks of each example from it alone, whatever stands beside it; slower, for evaluations.
 
@@ -146,7 +143,6 @@ class DataCollatorForWholeWordMask:
     tokenizer: PreTrainedTokenizerBase
     mlm_probability: float = 0.15
     seed: int = 0
-    weights: Mapping[tuple[int, ...], float] = field(default_factory=dict)
     epoch: int = 0
     by_example: bool = False
 
@@ -200,8 +196,6 @@ class DataCollatorForWholeWordMask:
         draws = torch.rand(input_ids.shape, generator=generator).gather(1, is_start.cumsum(1) - 1)
         # Special tokens in a text and unknown tokens in a word are never predicted.
         special = torch.isin(input_ids, torch.tensor(self.tokenizer.all_special_ids))
-        if self.weights:
-            draws = draws / self._weigh(input_ids, word_ids, is_start)
         draws = draws.masked_fill((word_ids < 0) | special, torch.inf)
 
         labels = input_ids.masked_fill(draws >= self.mlm_probability, -100)
@@ -209,16 +203,6 @@ class DataCollatorForWholeWordMask:
         random_ids = torch.randint(len(self.tokenizer), input_ids.shape, generator=generator)
         masked_ids = torch.where(draws < to_random, random_ids, input_ids)
         return masked_ids.masked_fill(draws < to_mask, self.tokenizer.mask_token_id), labels
-
-    def _weigh(self, input_ids: torch.Tensor, word_ids: torch.Tensor, is_start: torch.Tensor) -> torch.Tensor:
-        """Return for every token the weight of its word; the mean over the tokens of words is 1."""
-        weights = torch.ones(input_ids.shape)
-        for row, ids, words, starts in zip(weights, input_ids, word_ids, is_start, strict=True):
-            bounds = [*starts.nonzero().flatten().tolist(), len(ids)]
-            for first, end in itertools.pairwise(bounds):
-                if words[first] >= 0:
-                    row[first:end] = self.weights.get(tuple(ids[first:end].tolist()), 1.0)
-        return weights / weights[word_ids >= 0].mean()
 
 
 @dataclass

@@ -13,7 +13,6 @@ from hf_domain.data.columns import warn_of_shared_rows
 from hf_domain.data.corpora import check_known, load_corpus, tokenize_corpus
 from hf_domain.data.files import is_saved, load_files
 from hf_domain.data.masking import DataCollatorForTokenMask, DataCollatorForWholeWordMask
-from hf_domain.data.word_weights import load_counts, weigh_words
 from hf_domain.training.arguments import ModelArguments
 
 logger = logging.getLogger(__name__)
@@ -55,12 +54,6 @@ class CorpusArguments:
     )
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of tokens (or words) to mask."})
     whole_word_mask: bool = field(default=False, metadata={"help": "Mask all tokens of a word together."})
-    word_counts: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Mask domain words more often: text (or its --counts_file) of the domain, then general text."
-        },
-    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only this many training examples."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use only this many validation examples."})
     preprocessing_num_workers: int | None = field(
@@ -215,9 +208,4 @@ def make_collator(tokenizer: PreTrainedTokenizerBase, args: CorpusArguments, tra
         return DataCollatorForNextToken(tokenizer, args.mlm_probability, training_args.seed)
     training_args.remove_unused_columns = not args.whole_word_mask  # the collator reads and drops word_ids
     collator_class: Any = DataCollatorForWholeWordMask if args.whole_word_mask else DataCollatorForTokenMask
-    collator = collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)
-    if args.word_counts is not None:
-        domain, general = (load_counts(path, tokenizer) for path in args.word_counts)
-        collator.weights = weigh_words(tokenizer, domain, general)
-        logger.info(f"{len(collator.weights):,} words are masked more often than others")
-    return collator
+    return collator_class(tokenizer, mlm_probability=args.mlm_probability, seed=training_args.seed)

@@ -88,12 +88,6 @@ def check_options(
         check_share(data_args, training_args)
         names = ("validation_file", "general_validation_file")
         check_held_out(data_args.train_file, {name: getattr(data_args, name) for name in names})
-    if data_args.word_counts is not None and (len(data_args.word_counts) != 2 or not data_args.whole_word_mask):
-        raise ValueError(
-            "--word_counts must name two files (of the domain and of general text) and needs --whole_word_mask, but "
-            f"names {', '.join(data_args.word_counts)} with whole_word_mask={data_args.whole_word_mask}. Add what is "
-            "missing."
-        )
     if data_args.objective == "clm" and (
         data_args.whole_word_mask or not METHODS[model_args.method].trains_stock_model
     ):
@@ -125,7 +119,7 @@ def check_options(
 
 def check_files(data_args: CorpusArguments, do_eval: bool) -> None:
     """Raise a FileNotFoundError for a missing file that would be read only after the corpus is tokenized."""
-    files = [*(data_args.word_counts or []), *(data_args.general_validation_file or [] if do_eval else [])]
+    files = [*(data_args.general_validation_file or [])] if do_eval else []
     find_files([*files, split_mix(data_args.mix)[0]] if data_args.mix is not None else files)
 
 

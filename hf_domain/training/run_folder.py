@@ -289,7 +289,7 @@ def describe_option(name: str, value: Any) -> Any:
         return value is not None
     if isinstance(value, list):
         return [describe_option(name, item) for item in value]
-    if isinstance(value, str) and (name.endswith("_file") or name == "word_counts"):
+    if isinstance(value, str) and name.endswith("_file"):
         try:
             files = find_files([value])
         except FileNotFoundError:  # reported when it is read

@@ -485,7 +485,6 @@ DISTILL = list_cases(
     ("!num_hidden_layers --hidden_size 16 --student_name_or_path other", "--hidden_size|--num_hidden_layers"),
     (f"{STUDENT} --objective clm --whole_word_mask", "--objective clm|--whole_word_mask"),
     (f"{STUDENT} --mix missing.txt:0.1", "missing.txt"),
-    (f"{STUDENT} --word_counts missing.txt missing.txt --whole_word_mask", "missing.txt"),
     ("--strategy adapt_and_distill --teacher_steps 2 --student_steps 1", "among 3 steps|1"),
     (f"{STUDENT} --num_attention_heads 4", "student has 4 and the teacher 2"),
     ("--num_attention_heads 4", "", {}, lambda: [*Path("out").rglob("model.safetensors")]),

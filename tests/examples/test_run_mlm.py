@@ -338,22 +338,6 @@ def test_share_of_the_replay():
     assert {*range(90)} <= {row["number"] for row in stream}
 
 
-def test_domain_words_are_masked_more(run, tmp_path, encoder, caplog):
-    tokenizer = AutoTokenizer.from_pretrained(encoder)
-    for name, texts in (("domain", SENTENCES * 10), ("general", [SENTENCES[0]] * 50)):
-        count_shard(texts, tokenizer.backend_tokenizer).save(tmp_path / f"{name}.parquet")
-    counts = [tmp_path / "domain.parquet", tmp_path / "general.parquet"]
-    with pytest.raises(ValueError, match="and needs --whole_word_mask"):
-        run(word_counts=counts[0], whole_word_mask=True)
-    plain = run(output="plain", whole_word_mask=True)["train_loss"]
-    weighted = run(output="weighted", whole_word_mask=True, word_counts=counts)["train_loss"]
-    assert weighted != plain
-    for name, texts in (("domain", SENTENCES * 10), ("general", [SENTENCES[0]] * 50)):
-        (tmp_path / f"{name}.txt").write_text("\n".join(texts), encoding="utf-8")
-    texts = [tmp_path / "domain.txt", tmp_path / "general.txt"]
-    assert run(output="texts", whole_word_mask=True, word_counts=texts)["train_loss"] == weighted
-
-
 @pytest.mark.parametrize("options", [{}, {"streaming": True, "do_eval": None}])
 def test_text_that_the_tokenizer_does_not_know(run, tmp_path, caplog, options):
     unknown = "\u0416\u0443\u043a"
@@ -412,7 +396,6 @@ def test_what_is_read_late_is_missed_before_the_corpus_is_tokenized(run, tmp_pat
     for options in (
         {"general_validation_file": missing},
         {"mix": f"{missing}:0.1"},
-        {"word_counts": [missing, missing], "whole_word_mask": True},
     ):
         refuse(run, tmp_path, "must match .*missing.txt, but none does", **options)
     refuse(run, tmp_path, "--do_eval needs text that is held out, .* is 0. Add", validation_split_percentage=0)

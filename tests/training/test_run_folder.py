@@ -25,7 +25,7 @@ class Options:
     rate: float = 0.1
     train_file: str | None = None
     mix: str | None = None
-    word_counts: list[str] | None = None
+    words_file: list[str] | None = None
     model_name_or_path: str | None = None
     cache_dir: str | None = None
     overwrite_output_dir: bool = False
@@ -120,17 +120,17 @@ def test_a_run_is_what_the_files_of_its_options_hold(run, tmp_path):
     domain, general, text = (tmp_path / name for name in ("domain", "general", "text"))
     for file in (domain, general, text, tmp_path / "moved"):
         file.write_text("one")
-    options = {"mix": f"{general}:0.2", "word_counts": [str(domain), str(general)], "train_file": str(text)}
+    options = {"mix": f"{general}:0.2", "words_file": [str(domain), str(general)], "train_file": str(text)}
     run(**options)
     assert not run(**options | {"mix": f"{tmp_path}/moved:0.2", "train_file": f"{tmp_path}/moved"})
     with pytest.raises(ValueError, match=r"with mix '0.2', now '0.3'"):
         run(**options | {"mix": f"{general}:0.3"})
     domain.write_text("two")
-    with pytest.raises(ValueError, match=r"with other content of word_counts\. "):
+    with pytest.raises(ValueError, match=r"with other content of words_file\. "):
         run(**options)
     general.write_text("two")
     text.write_text("two")
-    with pytest.raises(ValueError, match=r"with other content of mix_file; .* of train_file; .* of word_counts"):
+    with pytest.raises(ValueError, match=r"with other content of mix_file; .* of train_file; .* of words_file"):
         run(**options)
 
 
