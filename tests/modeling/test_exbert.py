@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from method_models import METHODS, NUM_NEW, VOCABULARY, make_exbert, make_extended_batch
-from proofs import check_activation_checkpointing, get_changed, train
 from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
@@ -27,6 +26,7 @@ from hf_domain.methods.stock_models import match_tokenizer
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.layers_exbert import LARGEST_PADDING, check_extension_start, read_extension_vocabulary
+from hf_domain.testing import check_activation_checkpointing, get_changed, train
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.callbacks import log_auxiliary_losses
 

@@ -9,7 +9,6 @@ from inspect import signature
 import pytest
 import torch
 from method_models import METHODS, READERS, make_gmap
-from proofs import check_compiled, get_changed, train
 from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm, reload
 from tiny_tokenizers import MAKERS, make_bert_tokenizer
@@ -37,6 +36,7 @@ from hf_domain import (
 from hf_domain.modeling.attention_gmap import find_self_attention
 from hf_domain.modeling.configuration_gmap import assign_states, choose_memory_layers
 from hf_domain.modeling.pretrained_gmap import read_same_ids
+from hf_domain.testing import check_compiled, get_changed, train
 
 STRATEGIES = ["single_layer", "multiple_layer", "gated", "chunk_gated"]
 

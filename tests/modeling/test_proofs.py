@@ -3,19 +3,27 @@
 Of the ten, (1) the equations and (2) the method that does nothing are in the file of each method.
 """
 
-import copy
 import json
 
 import pytest
 import torch
 from method_models import METHODS, NUM_NEW, make_choices
-from proofs import check_activation_checkpointing, check_bfloat16, check_compiled, get_changed, train
 from safetensors.torch import load_file, save_file
-from tiny_models import VOCAB_SIZE, make_masked_lm, reload
+from tiny_models import VOCAB_SIZE, make_masked_lm
 from torch.nn import functional as F
 from without_package import run_without_package
 
 from hf_domain import RadaForMaskedLM, VarMAEForMaskedLM, VarMAEForTokenClassification
+from hf_domain.testing import (
+    check_accumulation,
+    check_activation_checkpointing,
+    check_bfloat16,
+    check_compiled,
+    check_evaluation,
+    check_padding,
+    check_saved_and_loaded,
+    check_training,
+)
 
 HEADS = ["AutoModel", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"]
 HEADS += ["AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"]
@@ -60,12 +68,7 @@ def list_trained(model):
 @over_families
 def test_training_leaves_what_is_frozen_and_changes_the_rest(method, family, options, tmp_path):
     model = method.make(family, **method.frozen)
-    before = copy.deepcopy(dict(model.named_parameters()))
-    train(model, method.make_dataset(), tmp_path)
-    frozen = {name for name in before if method.is_frozen(name)}
-    undecided = {name for name in before if method.undecided in name}
-    assert get_changed(model, before) - undecided == before.keys() - frozen - undecided
-    assert all(parameter.grad is None for name, parameter in model.named_parameters() if name in frozen)
+    check_training(model, method.make_dataset(), tmp_path, method.is_frozen, method.undecided)
 
 
 @over_families
@@ -89,8 +92,7 @@ def test_accumulation_gives_the_same_loss_and_gradient(method, head, tmp_path, m
     if head == "SequenceClassification":
         dataset = dataset.map(lambda row: {"labels": row["input_ids"][0]})
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
-    whole, parts = (train(copy.deepcopy(model), dataset, tmp_path, *sizes) for sizes in ((8, 1), (2, 4)))
-    torch.testing.assert_close(torch.tensor(whole), torch.tensor(parts), rtol=1e-3, atol=2e-4)
+    check_accumulation(model, dataset, tmp_path)
 
 
 def test_losses_are_those_of_the_logits(method):
@@ -128,13 +130,7 @@ def test_saved_and_loaded_bit_equal(method, family, options, tmp_path):
     model = method.make(family, **options).eval()
     if options.get("passage_encoder") == "frozen":
         torch.nn.init.normal_(model.get_input_embeddings().weight)  # as if trained: the two encoders differ
-    loaded = reload(model, tmp_path)
-    batch = method.make_batch(masked=False)
-    assert torch.equal(loaded(**batch).logits, model(**batch).logits)
-    assert loaded.state_dict().keys() == model.state_dict().keys()
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, loaded.state_dict()[key]), key
-    assert list_trained(loaded) == list_trained(model)
+    loaded = check_saved_and_loaded(model, method.make_batch(masked=False), tmp_path)
     assert list_trained(loaded) == {name for name, _ in model.named_parameters() if not method.is_frozen(name)}
 
 
@@ -223,16 +219,9 @@ def test_padding_never_leaks(method, family, options):
     if attention:
         model.set_attn_implementation(attention)
     batch = method.make_batch(masked=False)
-    names = ("input_ids", "attention_mask")
-    rest = {name: value for name, value in batch.items() if name not in names}
     # Only where positions do not count padding may it stand on the left as well.
     for shift in (0, 3) if family in ("roberta", "xlm-roberta", "modernbert") else (0,):
-        shifted = {name: batch[name].roll(shift, dims=1) for name in names}
-        kept = slice(shift, shift + 9)
-        padded = model(**shifted, **rest).logits
-        first = {name: value[:1] for name, value in rest.items()}
-        alone = model(input_ids=shifted["input_ids"][:1, kept], **first).logits
-        torch.testing.assert_close(padded[:1, kept], alone, rtol=1e-4, atol=1e-4)
+        check_padding(model, batch | {n: batch[n].roll(shift, dims=1) for n in ("input_ids", "attention_mask")})
     batch = method.make_batch()
     loss = model(**batch).loss
     batch["input_ids"][0, -3:] = 50
@@ -242,14 +231,9 @@ def test_padding_never_leaks(method, family, options):
 
 @over_families
 def test_evaluation_is_deterministic_and_training_is_not(method, family, options):
-    model = method.make(family, dropout=0.0 if method.draws else 0.1).eval()
-    batch = method.make_batch()
-    once, again = model(**batch), model(**batch)
-    assert torch.equal(once.loss, again.loss) and torch.equal(once.logits, again.logits)
-    model.train()
-    outputs = [model(**batch) for _ in range(5)]
-    assert len({output.loss.item() for output in outputs}) > 1
-    assert outputs[0].logits is None
+    model, batch = method.make(family, dropout=0.0 if method.draws else 0.1), method.make_batch()
+    check_evaluation(model, batch)
+    assert model(**batch).logits is None  # in training
 
 
 @pytest.mark.parametrize(("method", "family"), [*list_compiled()])

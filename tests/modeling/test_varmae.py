@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 from method_models import METHODS, make_varmae
-from proofs import train
 from safetensors.torch import load_file, save_file
 from tiny_models import VOCAB_SIZE, make_batch, make_masked_lm
 from torch import distributed, multiprocessing
@@ -20,6 +19,7 @@ from hf_domain import (
 )
 from hf_domain.modeling.layers_varmae import MeanNetwork, compute_kl
 from hf_domain.modeling.modeling_varmae import sample_tokens
+from hf_domain.testing import train
 
 PLAIN = {"residual": True, "batch_norm": False}
 
