@@ -72,8 +72,11 @@ def list_foreign_code(config: dict[str, Any]) -> dict[str, Any]:
 def carries_foreign_code(folder: str | Path) -> bool:
     """Return whether a model's folder has other code than ours that computes it.
 
-    A stock model that was made from one with code may keep its `auto_map`, but has no code in its folder.
+    A stock model that was made from one with code may keep its `auto_map`, but has no code in its folder. The folder of
+    a run that only evaluates has no model.
     """
+    if not Path(folder, "config.json").is_file():
+        return False
     names = [str(each) for each in list_foreign_code(read_config(folder)).values()]
     return any(Path(folder, f"{name.partition('.')[0]}.py").is_file() for name in names)
 
