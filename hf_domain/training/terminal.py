@@ -207,7 +207,8 @@ class Progress(ProgressCallback):
                 f"{state.max_steps:,} and never reaches it. Use fewer --warmup_steps, or a fraction such as 0.1."
             )
         self.current_step = state.global_step
-        options = {"dynamic_ncols": True} if shows_bar(args) else {"bar_format": LINE, "file": io.StringIO()}
+        unseen = {"bar_format": LINE, "file": io.StringIO(), "mininterval": float("inf")}
+        options: dict[str, Any] = {"dynamic_ncols": True} if shows_bar(args) else unseen
         self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, **options)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
