@@ -577,8 +577,6 @@ OTHERS = [
         ("--tokenizer_name ./nowhere", "nowhere"),
         ("--output_dir classifier", "classifier"),
         ("--output_dir task", "task"),
-        ("--export_format dynamo --int8", "int8"),
-        ("--min_cosine 2", "min_cosine|2"),
         ("--max_seq_length 513", "max_seq_length|513"),
         ("--int8 --validation_file nowhere.txt", "nowhere.txt"),
         ("--int8 --validation_file heldout.txt", "heldout.txt", {"heldout.txt": ""}),

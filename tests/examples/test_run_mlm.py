@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from peft import PeftModel
 from safetensors.torch import load_file
-from script_runs import run_script
+from script_runs import read_losses, run_script
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -56,11 +56,6 @@ def run(monkeypatch, tmp_path, encoder, corpus):
         return run_script(run_mlm.main, monkeypatch, tmp_path / output, **given)
 
     return run
-
-
-def read_losses(folder):
-    log = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    return {line["step"]: line["loss"] for line in log if "loss" in line}
 
 
 @pytest.mark.parametrize("method", ["dapt", "varmae"])

@@ -39,6 +39,12 @@ def write_jsonl(path, rows):
     return str(path)
 
 
+def read_losses(folder):
+    """Return the loss of each step of a run with `--logging_steps 1`, by its number."""
+    log = json.loads(Path(folder, "trainer_state.json").read_text())["log_history"]
+    return {line["step"]: line["loss"] for line in log if "loss" in line}
+
+
 def run_script(main, monkeypatch, output_dir, **flags):
     """Call main() with flags; returns all_results.json."""
     defaults = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "seed": 1}

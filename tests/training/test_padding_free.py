@@ -1,14 +1,13 @@
 """Batches without padding give the losses and gradients of padded ones, in fewer rows."""
 
 import copy
-import json
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
 from method_models import make_exbert, make_gmap, make_rada, make_varmae
-from script_runs import run_script, save_tiny_bert, write_jsonl
+from script_runs import read_losses, run_script, save_tiny_bert, write_jsonl
 from tiny_models import VOCAB_SIZE, make_config, make_masked_lm
 from tiny_tokenizers import SENTENCES
 from torch.nn.functional import scaled_dot_product_attention
@@ -223,8 +222,7 @@ def test_the_flag_of_masked_lm(encoder, tmp_path, monkeypatch):
     traces = []
     for name, more in {"padded": {}, "free": {"padding_free": True}}.items():
         run_script(run_mlm.main, monkeypatch, tmp_path / name, **flags, **more)
-        log = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
-        traces.append([line["loss"] for line in log if "loss" in line])
+        traces.append(read_losses(tmp_path / name))
         assert packed.calls == (4 if more else 0)
     assert len(traces[0]) == 4 and traces[1] == pytest.approx(traces[0], rel=1e-4)
     with pytest.raises(ValueError, match="--padding_free needs --objective mlm"):

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import run_script
+from script_runs import read_losses, run_script
 from tiny_models import SIZES, make_masked_lm
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_modernbert_tokenizer
 from torch.nn.functional import cross_entropy
@@ -49,11 +49,6 @@ def run(monkeypatch, tmp_path, encoder):
         return read_losses(tmp_path / name)
 
     return run
-
-
-def read_losses(folder):
-    log = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    return {line["step"]: line["loss"] for line in log if "loss" in line}
 
 
 @pytest.fixture

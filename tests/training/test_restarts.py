@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from script_runs import read_losses
 from tiny_models import make_masked_lm
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
@@ -65,11 +66,6 @@ def launch(command, folder):
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert run.returncode == 0, (run.stdout + run.stderr)[-8000:]
     return run.stdout + run.stderr
-
-
-def read_losses(folder):
-    log = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    return [line["loss"] for line in log if "loss" in line]
 
 
 def test_killed_workers_restart_from_the_newest_whole_checkpoint(tmp_path, options):

@@ -1,6 +1,5 @@
 """Training on a stream of files, on this machine and behind URLs."""
 
-import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from script_runs import run_script, save_tiny_bert
+from script_runs import read_losses, run_script, save_tiny_bert
 from tiny_tokenizers import SENTENCES
 
 from hf_domain.data import corpora
@@ -41,8 +40,7 @@ def run(monkeypatch, tmp_path):
         flags |= {"do_train": True, "logging_steps": 1, "learning_rate": 1e-3, "cache_dir": tmp_path / "cache"}
         flags |= {"save_strategy": "steps", "save_steps": 0.4, "max_steps": 25}
         run_script(run_mlm.main, monkeypatch, tmp_path / name, **flags | options)
-        log = json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
-        return {line["step"]: line["loss"] for line in log if "loss" in line}
+        return read_losses(tmp_path / name)
 
     return run
 
