@@ -17,7 +17,7 @@ from hf_domain.environment import describe_environment
 from hf_domain.hub import check_publication, publish
 from hf_domain.methods import METHODS
 from hf_domain.safe_io import read_json, write_json
-from hf_domain.training.cards import make_usage, write_model_card
+from hf_domain.training.cards import write_model_card
 from hf_domain.training.run import run_training
 
 FOREIGN = {"AutoConfig": "somebody/else--configuration.Config"}
@@ -80,7 +80,9 @@ def test_snippet_of_the_card_runs_without_the_package(tmp_path, task, model_clas
     model = encoder.config if task == "text-classification" else encoder
     (model_class if model is encoder.config else model_class.from_backbone)(model).save_pretrained(tmp_path / "model")
     make_bert_tokenizer().save_pretrained(tmp_path / "model")
-    run = run_without_package(make_usage(tmp_path / "model", "model", "the [MASK] sat", task), tmp_path)
+    facts = {"model_name": "model", "example": "the [MASK] sat", "task": task}
+    text = write_model_card(tmp_path / "model", **CARD | facts).read_text()
+    run = run_without_package(text.split("```python\n")[1].split("```")[0], tmp_path)
     assert re.fullmatch(printed, run.stdout), run.stderr
 
 

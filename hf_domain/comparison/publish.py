@@ -28,7 +28,7 @@ from hf_domain.comparison.run import Execute, check_steps, gather_results, has_o
 from hf_domain.comparison.steps import CACHE_FLAGS, ROOT, Step, StepLister, find_root, identify, name_steps
 from hf_domain.comparison.summary import Report, read_report
 from hf_domain.data.files import SPLITS
-from hf_domain.hub import MODEL_FILES, check_license, check_publication, has_own_code, read_config
+from hf_domain.hub import MODEL_FILES, carries_foreign_code, check_license, check_publication, has_own_code, read_config
 from hf_domain.safe_io import FINISHED, UNFINISHED, lock_folder, read_json, write_folder, write_json, write_text
 from hf_domain.tasks.files import SENTENCES
 
@@ -82,7 +82,8 @@ def complete_model(output_dir: Path, result: Result, report: Report, tasks: list
     """Return the folder of a step's model, without leftovers of its base, and the section of its card on the scores."""
     folder = output_dir / "steps" / result.step.id
     config = read_config(folder)
-    if not has_own_code(config) and config.pop("auto_map", None):  # of the base: its code computes nothing here
+    has_code = has_own_code(config) or carries_foreign_code(folder)
+    if not has_code and config.pop("auto_map", None):  # of the base: its code computes nothing here
         write_json(folder / "config.json", config)
     if not tasks:
         return folder, ""

@@ -86,7 +86,7 @@ class Card:
     model_name: str
     """Name that users of the model will write."""
     base_model: str
-    """What training started from: a name on the Hub, or see `describe_encoder`."""
+    """What training started from: a name on the Hub, or see `describe_base`."""
     example: str
     """A text for the usage snippet; for a masked LM with the tokenizer's mask token."""
     corpus: str
@@ -137,8 +137,7 @@ def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
         check_license(metadata.get(name))
     about, config = METHODS[card.method] if card.method else None, read_config(folder)
     base_model = metadata.pop("base_model", card.base_model if is_hub_id(card.base_model) else None)
-    names = (card.model_name, card.example, card.task)
-    usage, with_package = make_usage(folder, *names), make_usage_with_package(folder, *names)
+    usage, with_package = make_usage(folder, card), make_usage_with_package(folder, card)
     runs = re.findall("`+", usage + with_package + card.command)
     data = ModelCardData(
         **metadata,
@@ -201,33 +200,29 @@ def describe_parts(config: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def describe_encoder(name: str, origin: str | None) -> str:
-    """Return an encoder's name without folders, and the model on the Hub that it was made from."""
-    base = name if is_hub_id(name) else Path(name).resolve().name
-    return base if origin in (None, base) else f"{base}, made from {origin}"
-
-
-def make_usage(folder: str | Path, model_name: str, example: str, task: str = "fill-mask") -> str:
-    """Return the snippet that loads a model without this package; `model_name` is a name on the Hub, or a folder."""
+def make_usage(folder: str | Path, card: Card) -> str:
+    """Return the snippet that loads a model without this package."""
     has_code = has_own_code(read_config(folder)) or carries_foreign_code(folder)
     trust = ", trust_remote_code=True" if has_code else ""
-    auto_class = next((kind.auto_class.__name__ for kind in KINDS.values() if kind.pipeline_tag == task), "AutoModel")
-    names = {"model": quote(model_name), "text": quote(example), "trust": trust, "auto_class": auto_class}
-    return USAGE.get(task, LOAD).format(**names)
+    kind = next((kind for kind in KINDS.values() if kind.pipeline_tag == card.task), None)
+    auto_class = "AutoModel" if kind is None else kind.auto_class.__name__
+    names = {"model": quote(card.model_name), "text": quote(card.example), "trust": trust, "auto_class": auto_class}
+    return USAGE.get(card.task, LOAD).format(**names)
 
 
-def make_usage_with_package(folder: str | Path, model_name: str, example: str, task: str) -> str:
+def make_usage_with_package(folder: str | Path, card: Card) -> str:
     """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
     config = read_config(folder)
     trust = ", trust_remote_code=True" if carries_foreign_code(folder) else ""
-    if task in ("fill-mask", "feature-extraction", "sentence-similarity"):
-        usage = make_usage(folder, model_name, example, task).replace(", trust_remote_code=True", trust)
+    if card.task in ("fill-mask", "feature-extraction", "sentence-similarity"):
+        usage = make_usage(folder, card).replace(", trust_remote_code=True", trust)
         return f"import hf_domain\n{usage}" if has_own_code(config) else ""
-    row: Any = {"question": "Who wrote it?", "context": example} if task == "question-answering" else example
+    question = {"question": "Who wrote it?", "context": card.example}
+    row = quote(question if card.task == "question-answering" else card.example)
     needs_datastore = reads_passages(config) or config.get("appended_passage_length")
     options = ', datastore="datastore"' if needs_datastore else ""
     options += trust + (', labeled_texts="train.jsonl"' if find_vote(config) else "")
-    return PREDICT.format(model=quote(model_name), rows=f"[{quote(row)}]", options=options)
+    return PREDICT.format(model=quote(card.model_name), rows=f"[{row}]", options=options)
 
 
 def describe_vote(config: dict[str, Any]) -> str:
@@ -261,8 +256,9 @@ def quote(value: Any) -> str:
 
 
 def format_setting(value: Any) -> str:
-    """Format a setting for a table; an absolute path is cut to its last name."""
-    return " ".join(hide_folders(str(value)).split()).replace("|", "\\|")
+    """Format a setting for a table: a number with four digits, a path without its folders."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(getattr(value, "value", value))
+    return " ".join(hide_folders(text).split()).replace("|", "\\|")
 
 
 # --------------------------------------------------------------------------------------------------- cards of runs
@@ -302,7 +298,7 @@ def make_run_card(
         method_name="distillation into a student" if student else "",
         model_name=name or folder.resolve().name,
         base_model=base_model,
-        corpus=describe_data(trainer, task, data_args, metrics, documents, texts),
+        corpus=describe_data(trainer, data_args, metrics, documents, texts),
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
         limits=describe_limits(folder, task, bool(results), "general_loss" in metrics),
         license_note=f"{sentence} {describe_data_license(dataset, data_args.data_license)}",
@@ -401,12 +397,7 @@ def list_files(data_args: Any) -> list[str]:
 
 
 def describe_data(
-    trainer: Trainer,
-    task: str,
-    data_args: Any,
-    metrics: dict[str, Any],
-    documents: int | None,
-    texts: Dataset | None = None,
+    trainer: Trainer, data_args: Any, metrics: dict[str, Any], documents: int | None, texts: Dataset | None = None
 ) -> str:
     """Return names and amount of the training data, with a digest of local files or of texts in memory."""
     files, facts = list_files(data_args), []
@@ -414,8 +405,6 @@ def describe_data(
         facts.append(f"{documents:,} documents")
     if "train_samples" in metrics:
         facts.append(f"{metrics['train_samples']:,} examples")
-    if task in ("fill-mask", "feature-extraction") and (tokens := count_tokens(trainer.train_dataset)):
-        facts.append(f"{tokens:,} tokens")
     if files:
         return describe_files(files, facts)
     names = name_data(data_args)
@@ -445,14 +434,6 @@ def describe_files(files: Sequence[str], facts: Sequence[str] = ()) -> str:
     return f"{names}{more} ({', '.join([*facts, f'sha256 {fingerprint_files(files)}'])})"
 
 
-def count_tokens(dataset: Any) -> int:
-    """Return the number of tokens of a dataset, special tokens included; 0 for a stream."""
-    if not isinstance(dataset, Dataset):
-        return 0
-    batches = dataset.select_columns(["input_ids"]).with_format("arrow").iter(10_000)
-    return sum(len(batch["input_ids"].combine_chunks().flatten()) for batch in batches)
-
-
 def list_scores(metrics: dict[str, Any], split: str) -> list[str]:
     """List the scores of a split: numbers without durations and baseline scores."""
     names = [name.removeprefix(f"{split}_") for name in metrics if name.startswith(f"{split}_")]
@@ -465,28 +446,33 @@ def tabulate_scores(metrics: dict[str, Any], split: str) -> str:
     names = list_scores(metrics, split)
     counts = next((name for name in DECIDING if name in names), None)
     has_baseline = any(name.startswith(f"{split}_baseline_") for name in metrics)
-    rows = [["metric", f"{SPLIT_NAMES[split]} set", *(["majority baseline"] if has_baseline else [])]]
-    rows.append(["---"] * len(rows[0]))
+    header = ["metric", f"{SPLIT_NAMES[split]} set", *(["majority baseline"] if has_baseline else [])]
+    rows = []
     for name in names:
         cells = [name.replace("_", " ").replace("f1", "F1"), f"{metrics[f'{split}_{name}']:.4g}"]
         baseline = metrics.get(f"{split}_baseline_{name}")
         cells = [f"**{cell}**" if name == counts else cell for cell in cells]
         rows.append([*cells, *(["" if baseline is None else f"{baseline:.4g}"] if has_baseline else [])])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+    return format_table(header, rows)
 
 
 def tabulate_losses(metrics: dict[str, Any]) -> str:
     """Return the table of the held-out losses before and after training, also on general text if it was measured."""
     measured = {row: metrics[name] for row, name in LOSSES.items() if name in metrics}
-    lines = [f"| {row} | {loss:.4f} | {math.exp(loss):.4g} |" for row, loss in measured.items()]
-    return "\n".join(["| held-out text | loss | perplexity |", "| --- | --- | --- |", *lines])
+    rows = [[row, f"{loss:.4f}", f"{math.exp(loss):.4g}"] for row, loss in measured.items()]
+    return format_table(["held-out text", "loss", "perplexity"], rows)
+
+
+def format_table(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
 
 
 def list_settings(trainer: Trainer, metrics: dict[str, Any], *groups: Any) -> dict[str, Any]:
     """Return the settings of a training and its cost."""
     args, state = trainer.args, trainer.state
     values = {item.name: getattr(group, item.name) for group in (*groups, args) if group for item in fields(group)}
-    settings = {name.replace("_", " "): format_value(values[name]) for name in SETTINGS if values.get(name)}
+    settings = {name.replace("_", " "): values[name] for name in SETTINGS if values.get(name)}
     if values.get("datastore"):
         settings["passages"] = values["num_passages"]
     if values.get("start") == "paper":
@@ -517,11 +503,6 @@ def list_chosen(trainer: Trainer, model_args: Any) -> list[str]:
         "the weight of the vote": find_vote(config.to_dict(), type(trainer.model).__name__),
     }
     return [what for what, is_chosen in chosen.items() if is_chosen]
-
-
-def format_value(value: Any) -> str:
-    """Return the text of an option's value."""
-    return f"{value:.4g}" if isinstance(value, float) else str(getattr(value, "value", value))
 
 
 def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgetting: bool) -> str:
@@ -575,12 +556,16 @@ def find_origin(encoder: str, token: str | None) -> tuple[str | None, str | None
 
 
 def describe_base(encoder: str, token: str | None = None) -> tuple[str, dict[str, Any], str]:
-    """Return how a card names the encoder that a model was made from, its metadata, and a sentence on its license."""
+    """Return how a card names the encoder that a model was made from, its metadata, and a sentence on its license.
+
+    The name is that without folders, and that of the model on the Hub that the encoder was made from.
+    """
     origin, license = find_origin(encoder, token)
     known = license if license in list_licenses() else None
-    name = origin or Path(encoder).resolve().name
+    own = encoder if is_hub_id(encoder) else Path(encoder).resolve().name
+    name = origin or own
     sentence = f"{name} has the license {known}." if known else f"The license of {name} was not found."
-    return describe_encoder(encoder, origin), {"base_model": origin, "license": known}, sentence
+    return own if name == own else f"{own}, made from {name}", {"base_model": origin, "license": known}, sentence
 
 
 def describe_data_license(dataset_name: str | None = None, license: str | None = None) -> str:
