@@ -9,7 +9,6 @@ import random
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,7 +175,6 @@ def advise(
     *,
     general: Rows | Splits | None = None,
     minutes: float = 10.0,
-    hours: float | None = None,
     max_seq_length: int = 128,
 ) -> Advice:
     """Recommend what to compare on a corpus and its tasks.
@@ -187,16 +185,12 @@ def advise(
         tasks: Folders with train, validation and test as .jsonl, or rows, as `compare` takes them.
         general: General text. It adds a control that trains on it, and the report then says what encoders forget.
         minutes: Duration of the plan here. The smallest plan may take more, which the advice then says.
-        hours: The same in hours; deprecated.
         max_seq_length: Number of tokens of an example of pre-training.
 
     Raises:
         TypeError: The corpus or a task contains no texts.
         ValueError: Corpus, tasks or encoder cannot be compared; lists all problems.
     """
-    if hours is not None:
-        warnings.warn("hours is deprecated: use minutes", DeprecationWarning, stacklevel=2)
-        minutes = 60 * hours
     if not minutes > 0:
         raise ValueError(f"minutes must be above 0, but is {minutes}")
     files = Files()
@@ -317,38 +311,37 @@ def time_training(model: PreTrainedModel, length: int, batch: int = 8, steps: in
 
 def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
     """List the rows that the facts speak for, the most important first."""
-    with_heads = [task.name for task in facts.tasks if task.kind not in SENTENCES]
-    voting = [task.name for task in facts.tasks if task.kind in (RECIPES["vote"].kinds or ())]
-    texts = sum(task.train * task.count_tokens() for task in facts.tasks)
-    all_tasks = len(facts.tasks)
-    rows = [
-        Recommendation("no_adaptation", "the encoder as it is: does adaptation pay at all?"),
-        Recommendation("dapt", "plain continued masked language modeling on the corpus, the row to beat."),
+
+    def choose_tasks(kinds: Sequence[str]) -> list[str] | None:
+        """Return the tasks of some kinds; None if these are all."""
+        names = [task.name for task in facts.tasks if task.kind in kinds]
+        return names if len(names) < len(facts.tasks) else None
+
+    voting = choose_tasks(RECIPES["vote"].kinds or ())
+    with_heads = choose_tasks([task.kind for task in facts.tasks if task.kind not in SENTENCES])
+    has_search, is_small = is_installed("tantivy"), facts.tokens <= SMALL
+    is_broken = facts.broken >= MANY_BROKEN and facts.unknown < UNREADABLE
+    text = sum(task.train * task.count_tokens() for task in facts.tasks)
+    broken, cost = f"{facts.broken:.0%}", f"{METHODS['varmae'].step_cost:.0%}"
+    # Whether the facts speak for a row, its name, the reason, and its tasks; a list without tasks leaves the row out.
+    candidates = [
+        (True, "no_adaptation", "the encoder as it is: does adaptation pay at all?", None),
+        (True, "dapt", "plain continued masked language modeling on the corpus, the row to beat.", None),
+        (has_search, "vote", "the nearest training texts vote with a classifier on DAPT's encoder.", voting),
+        (is_small, "varmae", f"the corpus is small, and a step takes {cost} of the time of DAPT's.", None),
+        (text >= ENOUGH_TOKENS, "tapt", "the texts of the tasks are many enough to train on.", None),
+        (is_broken, "adalm", f"{broken} of the words are broken into {PIECES} pieces or more.", None),
+        (has_general, "general_text", "as many steps on general text: what this gains, any training gains.", None),
+        (
+            is_broken and not is_small,
+            "exbert",
+            "many words are broken, and there is enough text to train side modules.",
+            None,
+        ),
+        (has_general, "gmap", "the adapted encoder reads the general one as memory.", with_heads),
+        (has_search, "rada", "the classifier reads passages of the corpus.", with_heads),
     ]
-    if voting and is_installed("tantivy"):
-        rows.append(
-            Recommendation("vote", "the nearest training texts vote with a classifier on DAPT's encoder.", voting)
-        )
-    if facts.tokens <= SMALL:
-        cost = f"{METHODS['varmae'].step_cost:.0%}"
-        rows.append(Recommendation("varmae", f"the corpus is small, and a step takes {cost} of the time of DAPT's."))
-    if texts >= ENOUGH_TOKENS:
-        rows.append(Recommendation("tapt", "the texts of the tasks are many enough to train on."))
-    if facts.broken >= MANY_BROKEN and facts.unknown < UNREADABLE:
-        rows.append(
-            Recommendation("adalm", f"{facts.broken:.0%} of the words are broken into {PIECES} pieces or more.")
-        )
-    if has_general:
-        rows.append(
-            Recommendation("general_text", "as many steps on general text: what this gains, any training gains.")
-        )
-    if facts.broken >= MANY_BROKEN and facts.tokens > SMALL and facts.unknown < UNREADABLE:
-        rows.append(Recommendation("exbert", "many words are broken, and there is enough text to train side modules."))
-    if with_heads and has_general:
-        rows.append(Recommendation("gmap", "the adapted encoder reads the general one as memory.", with_heads))
-    if with_heads and is_installed("tantivy"):
-        rows.append(Recommendation("rada", "the classifier reads passages of the corpus.", with_heads))
-    return [Recommendation(r.name, r.reason, None if r.tasks and len(r.tasks) == all_tasks else r.tasks) for r in rows]
+    return [Recommendation(name, why, tasks) for is_apt, name, why, tasks in candidates if is_apt and tasks != []]
 
 
 @dataclass

@@ -61,8 +61,8 @@ def test_problems_name_the_advice(files):
         hf_domain.advise(files / "encoder", files / "nothing.txt", files / "mine")
     with pytest.raises(ValueError, match="must be different files"):
         hf_domain.advise(files / "encoder", files / "corpus.txt", files / "mine", general=files / "corpus.txt")
-    with pytest.raises(ValueError, match="minutes must be above 0"), pytest.warns(DeprecationWarning, match="minutes"):
-        hf_domain.advise(files / "encoder", files / "corpus.txt", files / "mine", hours=-1.0)
+    with pytest.raises(ValueError, match="minutes must be above 0"):
+        hf_domain.advise(files / "encoder", files / "corpus.txt", files / "mine", minutes=-1.0)
 
 
 def test_words_are_counted_by_their_pieces():

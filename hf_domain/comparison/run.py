@@ -238,8 +238,8 @@ def run_steps(
                 needed = {need: by_id[need] for need in chosen.needs}
                 executor = workers.executor if chosen.kind in WITHOUT_GPU else workers.on_gpu
                 trained = find_trained(chosen, results, output_dir)
-                arguments = (chosen, plan, output_dir, needed, execute or workers.run, trained)
-                running[executor.submit(make_result, *arguments)] = chosen
+                job = Job(chosen, plan, output_dir, execute or workers.run, needed, trained)
+                running[executor.submit(make_result, job)] = chosen
             progress.set_postfix_str(", ".join(step.name for step in running.values()))
             if not running:  # no worker of the cluster is there yet
                 time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -390,40 +390,48 @@ def is_wanted() -> bool:
 # -------------------------------------------------------------------------------------------------------- one step
 
 
-def make_result(
-    step: Step,
-    plan: Plan,
-    output_dir: Path,
-    needed: Mapping[str, Result],
-    execute: Execute,
-    trained: Result | None = None,
-) -> Result:
-    """Run a step on a worker and write its result, unless both are there: a lost worker may have left them.
+@dataclass(frozen=True)
+class Job:
+    """A step, and what a worker needs to run it. Plan and folder are absolute."""
 
-    Plan and folder are absolute; `needed` has the results of the steps that it reads, by id; see `find_trained`.
+    step: Step
+    plan: Plan
+    output_dir: Path
+    execute: Execute
+    needed: Mapping[str, Result]
+    """The results of the steps that it reads, by id."""
+    trained: Result | None = None
+    """The fine-tuning whose network it takes, see `find_trained`."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the step leaves its output."""
+        return self.output_dir / "steps" / self.step.id
+
+
+def make_result(job: Job) -> Result:
+    """Run a step on a worker and write its result, unless both are there: a lost worker may have left them.
 
     Raises:
         ValueError: The worker cannot run it: it has other versions or another file system.
         Interrupted: Nobody waits for it.
     """
+    step, output_dir = job.step, job.output_dir
     check_worker(step, output_dir)
-    folder = output_dir / "steps" / step.id
     # A process of a lost worker may still be about to end.
     with FileLock(output_dir / "locks" / f"{step.id}.lock"):
         result = read_result(output_dir, step.id)
-        if result is not None and result.is_done and has_output(step, folder):
+        if result is not None and result.is_done and has_output(step, job.folder):
             return result
         # Until its output is whole again, a step has no result: one that is killed now would be taken for done.
         get_path(output_dir, step.id).unlink(missing_ok=True)
         # A learning rate that makes training fail is not chosen.
-        failed = [r.step.name for r in needed.values() if not r.is_done and r.step.kind != "lr_trial"]
-        if failed:
-            result = Result(step, "failed", f"it needs {', '.join(failed)}, which failed")
-        else:
-            result = run_step(step, plan, folder, needed, execute, trained)
+        failed = [r.step.name for r in job.needed.values() if not r.is_done and r.step.kind != "lr_trial"]
+        error = f"it needs {', '.join(failed)}, which failed"
+        result = Result(step, "failed", error) if failed else run_step(job)
         write_result(output_dir, result)
         if result.is_done and step.kind != "stable_phase":
-            for checkpoint in folder.glob("checkpoint-*"):
+            for checkpoint in job.folder.glob("checkpoint-*"):
                 drop_checkpoint(checkpoint)
         return result
 
@@ -468,15 +476,9 @@ def has_output(step: Step, folder: Path) -> bool:
     return is_there and read_attempt(folder).get("done", False)
 
 
-def run_step(
-    step: Step,
-    plan: Plan,
-    folder: Path,
-    needed: Mapping[str, Result],
-    execute: Execute,
-    trained: Result | None = None,
-) -> Result:
-    """Run a step and return its result; a step that fails is a result too. Arguments as in `make_result`."""
+def run_step(job: Job) -> Result:
+    """Run a step and return its result; a step that fails is a result too."""
+    step, folder, trained = job.step, job.folder, job.trained
     before, checkpoint = read_attempt(folder), find_checkpoint(folder)
     seconds = 0.0
     if before and checkpoint is not None:  # of all attempts, up to the checkpoint
@@ -492,11 +494,11 @@ def run_step(
     write_json(folder / ATTEMPT, attempt)
     started, result = time.perf_counter(), Result(step, "failed")
     try:
-        step = set_chosen_rate(fit_to_minutes(step, plan, needed), needed)
-        write_step_text(step, plan, folder.parents[1])
-        execute(step if trained is None else take_network(step, trained), plan, folder)
+        step = set_chosen_rate(fit_to_minutes(step, job.plan, job.needed), job.needed)
+        write_step_text(step, job.plan, job.output_dir)
+        job.execute(step if trained is None else take_network(step, trained), job.plan, folder)
         seconds += time.perf_counter() - started
-        output = read_output(step, plan, folder)
+        output = read_output(step, job.plan, folder)
         if trained is not None:  # what its training took and chose
             seconds += trained.seconds or 0.0
             output["metrics"] = trained.metrics | {
