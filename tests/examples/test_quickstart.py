@@ -128,18 +128,10 @@ def test_missing_input_is_reported_first(monkeypatch, inputs):
     assert not (inputs / "output" / "plan.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([{"words": ["a"], "classes": ["O"]}], r"ner: tags, tokens.* has words, classes. Rename"),
-        ([{"tokens": ["a"], "tags": ["O"]}] * 2, "training needs at least two different labels"),
-        ([{"title": "a", "note": "b", "label": "x"}], "the choice is unclear: title, note"),
-    ],
-)
-def test_a_task_is_checked_before_anything_runs(monkeypatch, inputs, rows, message):
+def test_a_task_is_checked_before_anything_runs(monkeypatch, inputs):
     for split in SPLITS:
-        write_jsonl(inputs / "task" / f"{split}.jsonl", rows)
-    with pytest.raises(ValueError, match=message):
+        write_jsonl(inputs / "task" / f"{split}.jsonl", [{"tokens": ["a"], "tags": ["O"]}] * 2)
+    with pytest.raises(ValueError, match="training needs at least two different labels"):
         run_quickstart(monkeypatch, inputs)
     assert not (inputs / "output" / "plan.yaml").exists()
 
