@@ -26,11 +26,11 @@ PALETTE = (
 )  # fmt: skip
 
 
-def make_axes(width: float = 5.4, height: float = 3.6) -> tuple["Figure", Any]:
-    """Return an empty figure, in inches, and its axes. It is narrow, so that a phone shows its text large enough."""
+def make_axes(height: float = 3.6) -> tuple["Figure", Any]:
+    """Return an empty figure of some height in inches, and its axes. It is narrow, so that a phone shows its text large enough."""
     from matplotlib.figure import Figure  # unlike pyplot, it leaves the backend of a notebook alone
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(5.4, height), layout="constrained")
     figure.patch.set_alpha(0)
     axes = figure.subplots()
     axes.patch.set_alpha(0)
