@@ -14,7 +14,7 @@ models in float32 without dropout, whose own weights are not at their start: a z
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ def train(
     return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "grad_norm" in log]
 
 
-def get_changed(model: PreTrainedModel, before: dict[str, torch.Tensor]) -> set[str]:
+def get_changed(model: PreTrainedModel, before: Mapping[str, torch.Tensor]) -> set[str]:
     """Name the parameters that are no longer what they were."""
     return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
 

@@ -35,7 +35,7 @@ ARGUMENTS = {
 
 
 def test_every_benchmark_is_run():
-    assert {file.stem for file in (ROOT / "benchmarks").glob("*.py")} == ARGUMENTS.keys() | {"converged"}
+    assert {file.stem for file in (ROOT / "benchmarks").glob("*.py")} == ARGUMENTS.keys() | {"converged", "properties"}
 
 
 @pytest.fixture
@@ -69,6 +69,17 @@ def run(name, folder, *arguments):
 def test_benchmark_runs(name, paths, tmp_path):
     run(name, tmp_path, *ARGUMENTS[name].format(**paths).split(), "--output", "result.json")
     assert json.loads((tmp_path / "result.json").read_text())
+
+
+@pytest.mark.benchmarks
+def test_properties_are_measured_once(paths, tmp_path):
+    """The other properties are those of tests/controls."""
+    flags = ["--encoder", str(paths["encoder"]), "--corpus", str(paths["corpus"]), "--steps", "1", "--seeds", "1"]
+    for _ in range(2):
+        run("properties", tmp_path, "--properties", "domain_text", *flags, "--output", "result.jsonl")
+        lines = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
+        assert [line["row"] for line in lines] == ["DAPT", "LoRA", "VarMAE"]
+        assert all({"loss", "seconds", "megabytes"} == line["measures"].keys() for line in lines)
 
 
 @pytest.mark.benchmarks

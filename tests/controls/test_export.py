@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 import torch
 from script_runs import DEMO_ENCODER
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_domain.export import NUM_TEXTS, export_model
 
@@ -20,7 +20,8 @@ pytestmark = [
 ]
 
 
-def test_int8_is_close_on_real_texts(tokenizer, tmp_path):
+def test_int8_is_close_on_real_texts(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_ENCODER)
     with gzip.open(DEMO_ENCODER.parent / "corpus.txt.gz", "rt", encoding="utf-8") as file:
         texts = [text for _, text in zip(range(NUM_TEXTS), file, strict=False)]
     model = AutoModelForMaskedLM.from_pretrained(DEMO_ENCODER, dtype=torch.float32)

@@ -1,0 +1,366 @@
+r"""What each method is for, beside its cheapest rival: made-up tasks that need what the method is made for.
+
+    python benchmarks/properties.py --properties forgotten --seeds 1 --output properties.jsonl   # 5 minutes on a core
+    python benchmarks/properties.py --output properties.jsonl                                    # all, five seeds
+
+Properties:
+    new_words    the label hangs on words that only the corpus explains: exBERT and AdaLM, beside LoRA
+    forgotten    the label hangs on words that the domain encoder has lost: G-MAP, beside the average of weights
+    found        the label is in a passage that BM25 ranks first: RADA, beside the appended passage
+    alike        the same, but BM25 ranks five passages equally
+    domain_text  the loss on held-out text, the time and the trained megabytes: VarMAE, beside LoRA and DAPT
+
+Every run is a command with its defaults, and starts from the encoder of the quickstart. A run becomes a line of the
+output; the same command resumes. After `found` and `alike`, the labels in the passages of the test texts are changed:
+`edited` is the accuracy on the new ones, without training.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from hf_domain import build_datastore
+from hf_domain.averaging import average_models
+from hf_domain.methods import METHODS
+from hf_domain.safe_io import read_json, write_text
+from hf_domain.training.method_rate import choose_pretraining_rate
+
+DATA = Path(__file__).parents[1] / "examples/quickstart_data"
+CLASSES, PIECES, NUM_NEW = ("alpha", "beta", "gamma", "delta"), 6, 40
+"""Classes of new words, pieces of each place in a word, and words of each class."""
+ENDINGS = ("ing", "ed", "ly", "tion")
+NUM_LABELS = 6
+Rows = list[dict[str, Any]]
+
+
+def list_words(tokenizer: Any) -> list[str]:
+    """Return the words that are one token each, in a fixed order."""
+    return sorted(word for word in tokenizer.get_vocab() if word.isalpha() and word.isascii() and len(word) >= 5)
+
+
+# ------------------------------------------------------------------------------------------------------- new words
+
+
+def draw_new_words(tokenizer: Any, rng: random.Random) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the new words of each class, for training and for test.
+
+    The tokenizer spells each by three pieces of a small set, and no piece or pair of them tells the class.
+    """
+    entries = sorted(tokenizer.get_vocab())
+    first = [piece for piece in entries if piece.isascii() and piece.isalpha() and len(piece) == 2]
+    later = [piece[2:] for piece in entries if piece.startswith("##") and piece[2:].isalpha() and len(piece) == 4]
+    whole: list[str] = []
+    while len(whole) < NUM_NEW * len(CLASSES):
+        parts = itertools.product(*(rng.sample(pieces, PIECES) for pieces in (first, later, later)))
+        whole = [a + b + c for a, b, c in parts if tokenizer.tokenize(a + b + c) == [a, f"##{b}", f"##{c}"]]
+    chosen = iter(rng.sample(whole, NUM_NEW * len(CLASSES)))
+    found = {label: list(itertools.islice(chosen, NUM_NEW)) for label in CLASSES}
+    return {label: (each[: NUM_NEW * 3 // 4], each[NUM_NEW * 3 // 4 :]) for label, each in found.items()}
+
+
+def make_new_words(tokenizer: Any, seed: int, documents: int = 3000) -> tuple[list[str], Rows, Rows]:
+    """Return a corpus, and a task to train on and to test.
+
+    The corpus shows every new word among common words of its class. A text of the task has four new words of one class
+    beside words that mean nothing, and the new words of its test part are not in its training part.
+    """
+    rng, words = random.Random(seed), list_words(tokenizer)
+    new = draw_new_words(tokenizer, rng)
+    common, others = rng.sample(words, 60 + 200), rng.sample(words, 300)
+    topics = {label: common[15 * number : 15 * number + 15] for number, label in enumerate(CLASSES)}
+
+    def write() -> str:
+        label = rng.choice(CLASSES)
+        sentences = [
+            [word, *rng.choices(topics[label], k=3), rng.choice(common[60:])]
+            for word in rng.choices([*itertools.chain(*new[label])], k=8)
+        ]
+        for sentence in sentences:
+            rng.shuffle(sentence)
+        return " ".join(itertools.chain(*sentences))
+
+    def make(part: int) -> dict[str, str]:
+        label = rng.choice(CLASSES)
+        text = [*rng.sample(new[label][part], 4), *rng.sample(others, 2)]
+        rng.shuffle(text)
+        return {"text": " ".join(text), "label": label}
+
+    return [write() for _ in range(documents)], [make(0) for _ in range(400)], [make(1) for _ in range(200)]
+
+
+# -------------------------------------------------------------------------------------------------- forgotten words
+
+
+def make_forgotten(tokenizer: Any, seed: int, sizes: Sequence[int] = (1500, 1000)) -> tuple[list[str], Rows, Rows]:
+    """Return words to forget, and a task to train on and to test.
+
+    Each text has one word of a kind (its ending) among words of other kinds. Words of the test are not in the training.
+    """
+    rng, words = random.Random(seed), list_words(tokenizer)
+    found = {ending: [word for word in words if word.endswith(ending)] for ending in ENDINGS}
+    kinds = {ending: rng.sample(each, 140) for ending, each in found.items()}
+    others = rng.sample([word for word in words if not word.endswith(ENDINGS)], 400)
+
+    def make(part: int) -> dict[str, str]:
+        label = rng.choice(ENDINGS)
+        text = [rng.choice(kinds[label][part::2]), *rng.sample(others, 5)]
+        rng.shuffle(text)
+        return {"text": " ".join(text), "label": label}
+
+    train, test = ([make(part) for _ in range(size)] for part, size in enumerate(sizes))
+    return [*itertools.chain(*kinds.values())], train, test
+
+
+@torch.no_grad()
+def forget(encoder: Path, words: list[str], folder: Path) -> None:
+    """Save an encoder whose rows of some words are noise of the same mean and deviation."""
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    model = AutoModelForMaskedLM.from_pretrained(encoder, dtype=torch.float32)
+    table, ids = model.get_input_embeddings().weight, tokenizer.convert_tokens_to_ids(words)
+    rows, generator = table[ids], torch.Generator().manual_seed(0)
+    table[ids] = rows.mean(0) + rows.std(0) * torch.randn(rows.shape, generator=generator)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+# -------------------------------------------------------------------------------------------------------- passages
+
+
+class Language:
+    """Draws texts and passages of words. Every number belongs to one example, so nothing is learned by heart."""
+
+    def __init__(self, words: list[str], seed: int = 0):
+        self.rng = random.Random(seed)
+        words = self.rng.sample(words, NUM_LABELS + 550)
+        self.labels, self.keys, self.decoys = words[:6], words[6:16], words[16:56]
+        # Those of texts are not in passages, which would be found by them.
+        self.of_texts, self.of_passages = words[56:256], words[256:]
+        self.numbers = iter(self.rng.sample(range(1000, 10_000), 9000))
+
+    def write(self, others: list[str], length: int, *words: Any) -> str:
+        """Mix words with others that mean nothing."""
+        text = [*map(str, words), *self.rng.sample(others, length - len(words))]
+        self.rng.shuffle(text)
+        return " ".join(text)
+
+
+def make_found(language: Language) -> tuple[str, str, list[str]]:
+    """Return a text, its label and its passage; the text shares its number with this passage alone."""
+    number, label = next(language.numbers), language.rng.choice(language.labels)
+    text = language.write(language.of_texts, 10, number)
+    shared = language.rng.sample([word for word in text.split() if word != str(number)], 2)
+    return text, label, [language.write(language.of_passages, 8, number, label, *shared)]
+
+
+def make_alike(language: Language) -> tuple[str, str, list[str]]:
+    """Return a text, its label and five passages that BM25 ranks alike, the one that counts first.
+
+    The text shares its number and one more word with each. The label that counts stands beside one of the ten keys.
+    """
+    number, labels = next(language.numbers), language.rng.choices(language.labels, k=5)
+    shared = [language.rng.choice(language.keys), *language.rng.sample(language.decoys, 4)]
+    passages = [language.write(language.of_passages, 8, number, *pair) for pair in zip(labels, shared, strict=True)]
+    return language.write(language.of_texts, 11, number, *shared), labels[0], passages
+
+
+def edit(language: Language, label: str, passage: str) -> tuple[str, str]:
+    """Return another label, and the passage with it."""
+    new = language.rng.choice([each for each in language.labels if each != label])
+    return new, " ".join(new if word == label else word for word in passage.split())
+
+
+# ------------------------------------------------------------------------------------------------------------ runs
+
+
+def run(home: Path, command: str, name: str, **flags: Any) -> dict[str, Any]:
+    """Run a command with its defaults, in a process of its own, and return its results."""
+    if command != "expand_vocab":
+        flags |= {"report_to": "none", "save_strategy": "no", "use_cpu": True, "overwrite_output_dir": True}
+    parts = [str(part) for flag, value in flags.items() for part in (f"--{flag}", value)]
+    code = "from hf_domain.cli import main; main()"
+    arguments = [sys.executable, "-c", code, command, *parts, "--output_dir", str(home / name)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} stops:\n{done.stderr[-2000:]}")
+    return {} if command == "expand_vocab" else read_json(home / name / "all_results.json")
+
+
+def write_rows(file: Path, rows: Rows) -> Path:
+    """Write rows as JSON lines."""
+    write_text(file, "".join(f"{json.dumps(row)}\n" for row in rows))
+    return file
+
+
+def classify(home: Path, name: str, encoder: Path, train: Rows, test: Rows, seed: int, **flags: Any) -> dict[str, Any]:
+    """Fine-tune an encoder on a task, and return its accuracy on the test."""
+    files = {"train_file": write_rows(home / "train.jsonl", train), "test_file": write_rows(home / "test.jsonl", test)}
+    flags = {"do_train": True, "do_predict": True, "max_seq_length": 32, "seed": seed, **files, **flags}
+    return {"accuracy": run(home, "classification", name, model_name_or_path=encoder, **flags)["predict_accuracy"]}
+
+
+def adapt(home: Path, name: str, method: str, corpus: Path, args: argparse.Namespace, **flags: Any) -> dict[str, Any]:
+    """Train a method on text, and return what its training says."""
+    flags = {"method": method, "train_file": corpus, "max_steps": args.steps, "do_train": True, "seed": 1, **flags}
+    flags = {"warmup_steps": 0.1, "per_device_train_batch_size": 16, "model_name_or_path": args.encoder, **flags}
+    return run(home, "mlm", name, **flags)
+
+
+def measure_new_words(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
+    """Yield each row with the function that runs it."""
+    corpus, train, test = make_new_words(AutoTokenizer.from_pretrained(args.encoder), seed)
+    file = home / "corpus.txt"
+    write_text(file, "\n".join(corpus))
+
+    def adapt_and_classify(row: str, method: str | None, **flags: Any) -> dict[str, Any]:
+        encoder, megabytes = args.encoder, None
+        if "expanded_vocabulary" in flags and not (home / "vocabulary").exists():
+            start = {"model_name_or_path": args.encoder, "train_file": file, "embedding_init": "none"}
+            run(home, "expand_vocab", "vocabulary", **start)
+        if method is not None:
+            trained = adapt(home, row, method, file, args, max_seq_length=64, **flags)
+            encoder, megabytes = home / row, trained["trainable_parameters"] * 4 / 1e6
+        return classify(home, f"{row}-task", encoder, train, test, seed) | {"megabytes": megabytes}
+
+    words = {"expanded_vocabulary": home / "vocabulary"}
+    yield "no adaptation", lambda: adapt_and_classify("none", None)
+    model = AutoModelForMaskedLM.from_pretrained(args.encoder)
+    rate = choose_pretraining_rate(model, METHODS["dapt"]) * METHODS["exbert"].rate_factor
+    yield "DAPT", lambda: adapt_and_classify("dapt", "dapt")
+    yield "DAPT at exBERT's rate", lambda: adapt_and_classify("faster", "dapt", learning_rate=rate)
+    yield "LoRA with new words", lambda: adapt_and_classify("lora", "lora", **words)
+    yield "AdaLM", lambda: adapt_and_classify("adalm", "dapt", **words)
+    yield "exBERT", lambda: adapt_and_classify("exbert", "exbert", **words)
+    yield "exBERT from the paper's start", lambda: adapt_and_classify("paper", "exbert", start="paper", **words)
+
+
+def measure_forgotten(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
+    """Yield each row with the function that runs it."""
+    words, train, test = make_forgotten(AutoTokenizer.from_pretrained(args.encoder), seed)
+    forget(args.encoder, words, home / "forgetful")
+    both = (home / "forgetful", args.encoder)
+    models = [AutoModelForMaskedLM.from_pretrained(each, dtype=torch.float32) for each in both]
+    average_models(models).save_pretrained(home / "average")
+    AutoTokenizer.from_pretrained(args.encoder).save_pretrained(home / "average")
+    memory = {"method": "gmap", "memory_name_or_path": args.encoder}
+    yield "domain encoder", lambda: classify(home, "alone", home / "forgetful", train, test, seed)
+    yield "average of weights", lambda: classify(home, "averaged", home / "average", train, test, seed)
+    yield "G-MAP", lambda: classify(home, "gmap", home / "forgetful", train, test, seed, **memory)
+
+
+def measure_passages(make: Callable, args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
+    """Yield each row with the function that runs it."""
+    tokenizer = AutoTokenizer.from_pretrained(args.encoder)
+    language = Language(list_words(tokenizer), seed)
+    examples = [make(language) for _ in range(args.examples + 200)]
+    rows: Rows = [{"text": text, "label": label} for text, label, _ in examples]
+    edits = [edit(language, label, passages[0]) for _, label, passages in examples]
+    changed = [row | {"label": label} for row, (label, _) in zip(rows, edits, strict=True)]
+    for folder, firsts in (("passages", [each[2][0] for each in examples]), ("edited", [text for _, text in edits])):
+        texts = [text for first, each in zip(firsts, examples, strict=True) for text in (first, *each[2][1:])]
+        language.rng.shuffle(texts)  # equal scores rank by id
+        build_datastore(Dataset.from_dict({"text": texts}), home / folder, tokenizer)
+
+    def train_and_edit(name: str, **flags: Any) -> dict[str, Any]:
+        train, test = rows[: args.examples], rows[args.examples :]
+        found = classify(home, name, args.encoder, train, test, seed, **flags, datastore=home / "passages")
+        edited = write_rows(home / "edited.jsonl", changed[args.examples :])
+        flags = {name: value for name, value in flags.items() if name != "config_overrides"}
+        flags |= {"test_file": edited, "do_predict": True, "datastore": home / "edited"}
+        after = run(home, "classification", f"{name}-edited", model_name_or_path=home / name, **flags)
+        return found | {"edited": after["predict_accuracy"]}
+
+    few = {"num_passages": 5, "config_overrides": "passage_encoder=frozen"}
+    yield (
+        "no passages",
+        lambda: classify(
+            home, "alone", args.encoder, rows[: args.examples], rows[args.examples :], seed, num_train_epochs=2
+        ),
+    )
+    yield "best passage appended", lambda: train_and_edit("appended", append_passage=True, max_seq_length=64)
+    yield "RADA", lambda: train_and_edit("rada", method="rada", **few)
+
+
+def measure_domain_text(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
+    """Yield each row with the function that runs it."""
+
+    def train(method: str) -> dict[str, Any]:
+        flags = {"do_eval": True, "max_seq_length": 128, "seed": seed}
+        metrics = adapt(home, method, method, args.corpus, args, **flags)
+        return {
+            "loss": metrics["eval_loss"],
+            "seconds": metrics["train_runtime"],
+            "megabytes": metrics["trainable_parameters"] * 4 / 1e6,
+        }
+
+    yield "DAPT", lambda: train("dapt")
+    yield "LoRA", lambda: train("lora")
+    yield "VarMAE", lambda: train("varmae")
+
+
+PROPERTIES: dict[str, Callable] = {
+    "new_words": measure_new_words,
+    "forgotten": measure_forgotten,
+    "found": lambda *args: measure_passages(make_found, *args),
+    "alike": lambda *args: measure_passages(make_alike, *args),
+    "domain_text": measure_domain_text,
+}
+
+
+def print_table(lines: Rows) -> None:
+    """Print the mean of each row's measures, with the smallest and the largest of several seeds."""
+    rows = dict.fromkeys((line["property"], line["row"]) for line in lines)
+    for name, row in rows:
+        runs = [line["measures"] for line in lines if (line["property"], line["row"]) == (name, row)]
+        said = []
+        for measure in runs[0]:
+            values = [each[measure] for each in runs if each[measure] is not None]
+            if values:
+                spread = f" ({min(values):.4g} to {max(values):.4g})" if len(values) > 1 else ""
+                said.append(f"{measure} {statistics.mean(values):.4g}{spread}")
+        print(f"{name:12} {row:22} {'; '.join(said)}")
+
+
+def main() -> None:
+    """Run what the output lacks, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--properties", nargs="+", choices=PROPERTIES, default=[*PROPERTIES])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--encoder", type=Path, default=DATA / "encoder")
+    parser.add_argument("--corpus", type=Path, default=DATA / "corpus.txt.gz")
+    parser.add_argument("--steps", type=int, default=150, help="of masked LM, with 16 texts each")
+    parser.add_argument("--examples", type=int, default=2500, help="to train on, of the tasks with passages")
+    parser.add_argument("--output", type=Path, required=True, help="JSON lines, a run each: read, and added to")
+    args = parser.parse_args()
+    args.encoder, args.corpus = args.encoder.resolve(), args.corpus.resolve()
+    lines: Rows = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.is_file() else []
+    known = {(line["property"], line["row"], line["seed"]) for line in lines}
+    for seed, name in itertools.product(args.seeds, args.properties):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["HF_DATASETS_CACHE"] = f"{folder}/cache"
+            for row, measure in PROPERTIES[name](args, Path(folder), seed):
+                if (name, row, seed) in known:
+                    continue
+                started = time.monotonic()
+                lines.append({"property": name, "row": row, "seed": seed, "measures": measure()})
+                with args.output.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(lines[-1]) + "\n")
+                print(lines[-1], f"{time.monotonic() - started:.0f} s", flush=True)
+    print_table(lines)
+
+
+if __name__ == "__main__":
+    main()
