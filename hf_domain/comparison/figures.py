@@ -27,7 +27,7 @@ PALETTE = (
 
 
 def make_axes(height: float = 3.6) -> tuple["Figure", Any]:
-    """Return an empty figure of some height in inches, and its axes. It is narrow, so that a phone shows its text large enough."""
+    """Return an empty figure of a height in inches, and its axes. It is narrow, so that phones show its text well."""
     from matplotlib.figure import Figure  # unlike pyplot, it leaves the backend of a notebook alone
 
     figure = Figure(figsize=(5.4, height), layout="constrained")
