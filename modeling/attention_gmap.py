@@ -4,10 +4,15 @@ The layers that read the memory use "memory_sdpa" and "memory_eager" instead of 
 in transformers' attention interface. Each of these layers has a copy of the encoder's configuration that names the
 function; all other configurations keep the user's choice. Padding is masked in both parts, in the released code in
 neither.
+
+A family whose attention does not go through the interface (MPNet, RoFormer, DeBERTa) reads the memory by the fusion
+"cross", which needs the context of its attention alone: a hook takes it where the attention module returns it, or where
+a linear layer inside this module reads it.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +21,10 @@ from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 ATTENTION_FUNCTIONS = {"sdpa": "memory_sdpa", "eager": "memory_eager"}
-KEY_PROJECTIONS = ("Wqkv", "k_lin", "k_proj", "key")
+# The key projection of a family, and its value projection.
+PROJECTIONS = {"k_lin": "v_lin", "k_proj": "v_proj", "key": "value", "key_proj": "value_proj", "k": "v"}
+KEY_PROJECTIONS = ("Wqkv", *PROJECTIONS)
+OUTPUT_PROJECTIONS = ("o", "dense")
 
 
 class Memory(NamedTuple):
@@ -80,12 +88,34 @@ def attend_with_memory(
             fused = context + map_heads(memory.output, fused - context)
         return fused, weights
     context, weights = attend(module, query, key, value, attention_mask, **kwargs)
+    memory_query = context.transpose(1, 2) if fusion == "cross" else query
+    fused = attend_to_memory(attend, module, context, memory_query, memory, memory_key, memory_value, **kwargs)
+    return fused, weights
+
+
+def attend_to_memory(
+    attend: Callable,
+    module: Any,
+    context: torch.Tensor,
+    query: torch.Tensor,
+    memory: Memory,
+    memory_key: torch.Tensor,
+    memory_value: torch.Tensor,
+    **kwargs,
+) -> torch.Tensor:
+    """Return what a second attention, over the memory alone, makes of the context `[batch, length, heads, head size]`.
+
+    Args:
+        attend: A function of transformers' attention interface, called with `module` and `kwargs`.
+        query: `[batch, heads, length, head size]`.
+        memory_key: `[batch, heads, memory_length, head size]`; `memory_value` has the same shape.
+    """
     mask = memory.mask
     if mask is not None:
         has_memory = mask.any(dim=-1, keepdim=True)  # a softmax over nothing would be NaN
-        mask = convert_mask(mask | ~has_memory, mask_dtype)
-    memory_query = context.transpose(1, 2) if fusion == "cross" else query
-    fused = attend(module, memory_query, memory_key, memory_value, mask, **kwargs)[0]
+        is_sdpa = attend is ALL_ATTENTION_FUNCTIONS["sdpa"]
+        mask = convert_mask(mask | ~has_memory, torch.bool if is_sdpa else query.dtype)
+    fused = attend(module, query, memory_key, memory_value, mask, **kwargs)[0]
     if memory.head_gate is not None:
         share = memory.head_gate.sigmoid().to(context.dtype).unsqueeze(-1)
         fused = (1 - share) * context + share * fused
@@ -93,7 +123,72 @@ def attend_with_memory(
         fused = torch.where(has_memory.transpose(1, 2), fused, context)
     if memory.output is not None:
         fused = context + map_heads(memory.output, fused - context)
-    return fused, weights
+    return fused
+
+
+# ---------------------------------------------------------------------------- families with their own attention
+
+
+def find_reader(module: nn.Module) -> nn.Module:
+    """Return where the context of an attention module shows: a linear layer inside that reads it, else the module."""
+    inside = (getattr(module, name, None) for name in OUTPUT_PROJECTIONS)
+    return next((each for each in inside if isinstance(each, nn.Module)), module)
+
+
+def add_reader(module: nn.Module) -> None:
+    """Let an attention module read the memory that `give_memories` gives, from now on."""
+    reader = find_reader(module)
+    if hasattr(reader, "memory_read"):
+        return
+    setattr(reader, "memory_read", None)  # noqa: B010  torch types attributes as tensors
+    if reader is module:
+        reader.register_forward_hook(_change_output)
+    else:
+        reader.register_forward_pre_hook(_change_input)
+
+
+def _change_output(module: Any, inputs: Any, output: Any) -> Any:
+    # Hooks must not refer to a model: its copies would read the memory of the first.
+    if isinstance(output, tuple):
+        return (read_context(module, output[0]), *output[1:])
+    return read_context(module, output)
+
+
+def _change_input(module: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (read_context(module, inputs[0]), *inputs[1:])
+
+
+def read_context(reader: Any, context: torch.Tensor) -> torch.Tensor:
+    """Return the context `[batch, length, hidden_size]` of a layer after it has read its memory, if it has one."""
+    if reader.memory_read is None:
+        return context
+    memory, key, value = reader.memory_read
+    heads = context.unflatten(-1, (key.shape[1], -1))
+    attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    return attend_to_memory(attend, reader, heads, heads.transpose(1, 2), memory, key, value, is_causal=False).flatten(
+        2
+    )
+
+
+@contextmanager
+def give_memories(modules: list[nn.Module], memories: list[Memory] | None, heads: int, keeps: bool) -> Iterator[None]:
+    """Let attention modules of `add_reader` read a memory each.
+
+    Args:
+        modules: In the order of the memories; None is plain self-attention.
+        heads: Attention heads of a layer.
+        keeps: Whether the memories stay afterwards, for layers that are computed again in the backward pass.
+    """
+    readers: list[Any] = [find_reader(module) for module in modules]
+    for number, (module, reader) in enumerate(zip(modules, readers, strict=True)):
+        memory = None if memories is None else memories[number]
+        reader.memory_read = memory and (memory, *project_memory(module, memory.states, heads))
+    try:
+        yield
+    finally:
+        for reader in readers:
+            if not keeps:
+                reader.memory_read = None
 
 
 def map_heads(linear: nn.Module, change: torch.Tensor) -> torch.Tensor:
@@ -105,12 +200,9 @@ def project_memory(module: Any, states: torch.Tensor, heads: int) -> tuple[torch
     """Return keys and values `[batch, heads, memory_length, head size]`, projected by the layer's own weights."""
     if hasattr(module, "Wqkv"):
         _, key, value = module.Wqkv(states).chunk(3, dim=-1)
-    elif hasattr(module, "k_lin"):
-        key, value = module.k_lin(states), module.v_lin(states)
-    elif hasattr(module, "k_proj"):
-        key, value = module.k_proj(states), module.v_proj(states)
     else:
-        key, value = module.key(states), module.value(states)
+        name = next(name for name in PROJECTIONS if isinstance(getattr(module, name, None), nn.Module))
+        key, value = getattr(module, name)(states), getattr(module, PROJECTIONS[name])(states)
     return key.unflatten(-1, (heads, -1)).transpose(1, 2), value.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
@@ -167,7 +259,7 @@ def find_self_attention(layer: nn.Module) -> nn.Module:
         ValueError: The family of the layer is not supported.
     """
     for module in layer.modules():
-        if any(hasattr(module, name) for name in KEY_PROJECTIONS):
+        if any(isinstance(getattr(module, name, None), nn.Module) for name in KEY_PROJECTIONS):
             return module
     raise ValueError(
         f"the layers of the domain encoder must have key and value projections, but a {type(layer).__name__} has none. "

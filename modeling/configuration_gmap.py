@@ -29,7 +29,7 @@ def choose_memory_layers(strategy: str, depth: int) -> list[int]:
     if strategy == "multiple_layer":
         return list(range(1, depth + 1))
     if strategy == "chunk_gated":
-        return [math.ceil(depth / 2), depth]
+        return sorted({math.ceil(depth / 2), depth})
     return [math.ceil(depth * 9 / 12)]
 
 
@@ -73,12 +73,14 @@ class GMapConfig(BackboneConfig):
             best) mixes the lower and the upper layers separately, for two layers. Two baselines for task heads read
             the memory only at the end, with a head for each encoder: "logits_fusion" adds their logits, "ensemble"
             their probabilities. Our choice for "ensemble" is to train both parts together.
-        memory_layers: Layers of the domain encoder that read the memory, from 1. None: 9 of 12 (single_layer, gated),
+        memory_layers: Layers of the domain encoder that read the memory, from 1; layers that share their weights count
+            once. None: 9 of 12 (single_layer, gated),
             6 and 12 of 12 (chunk_gated), scaled to the depth; all (multiple_layer).
         fusion: How a layer reads the memory (sections 2.2 and 4.2). "memory" appends the memory's keys and values to
             the layer's own. "cross" feeds the output of the self-attention as query to a second attention over the
             memory, whose output replaces it. "gate" mixes two attentions with the same query by a learned weight for
-            each head.
+            each head. None: "memory", or "cross" for a family whose attention does not go through transformers'
+            attention interface, which can read a memory in no other way.
         starts_as_encoder: Whether a new model computes what its domain encoder computes (ours). What the memory changes
             in the context of a layer then passes a linear map that starts at zero. The identity gives the paper's
             model.
@@ -108,7 +110,7 @@ class GMapConfig(BackboneConfig):
         "chunk_gated"
     )
     memory_layers: list[int] | None = None
-    fusion: Literal["memory", "cross", "gate"] = "memory"
+    fusion: Literal["memory", "cross", "gate"] | None = None
     starts_as_encoder: bool = False
     memory_source: Literal["outputs", "inputs"] = "outputs"
     freeze_memory: bool | None = None
@@ -128,7 +130,7 @@ class GMapConfig(BackboneConfig):
             same = self.vocab_size == self.memory_config.vocab_size
             self.memory_tokenizer = "same" if same else "own"
         if self.memory_layers is None and self.strategy in MEMORY_STRATEGIES:
-            self.memory_layers = choose_memory_layers(self.strategy, self.num_hidden_layers)
+            self.memory_layers = choose_memory_layers(self.strategy, self.count_layers())
         self.check_choices()
         if self.strategy in MEMORY_STRATEGIES:
             self.check_layers()
@@ -140,18 +142,27 @@ class GMapConfig(BackboneConfig):
                 "save the memory."
             )
 
+    def count_layers(self) -> int:
+        """Return the number of layers with weights of their own: those of a group share them (ALBERT).
+
+        A layer that is shared reads the memory each time. If there is only one, chunk_gated has one chunk.
+        """
+        core = self.backbone_config
+        while hasattr(core, "backbone_config"):
+            core = core.backbone_config
+        return getattr(core, "num_hidden_groups", self.num_hidden_layers)
+
     def check_choices(self) -> None:
         """Raise unless every option has one of its allowed values."""
         for name, allowed in (
             ("strategy", MEMORY_STRATEGIES + BASELINES),
-            ("fusion", FUSIONS),
+            ("fusion", (*FUSIONS, None)),
             ("memory_source", ("outputs", "inputs")),
             ("memory_tokenizer", ("same", "own")),
         ):
             if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(allowed)}, but is {getattr(self, name)!r}. Choose one of them."
-                )
+                known = ", ".join(filter(None, allowed))
+                raise ValueError(f"{name} must be one of {known}, but is {getattr(self, name)!r}. Choose one of them.")
         if self.strategy in BASELINES and (
             self.memory_layers or self.memory_projection or self.memory_tokenizer == "own"
         ):
@@ -164,8 +175,8 @@ class GMapConfig(BackboneConfig):
     def check_layers(self) -> None:
         """Raise unless `memory_layers` are layers of the domain encoder, in the number that the strategy needs."""
         layers: Any = self.memory_layers
-        depth, memory_depth = self.num_hidden_layers, self.memory_config.num_hidden_layers
-        if self.strategy == "chunk_gated" and min(depth, memory_depth) < 2:
+        depth, memory_depth = self.count_layers(), self.memory_config.num_hidden_layers
+        if self.strategy == "chunk_gated" and min(self.num_hidden_layers, memory_depth) < 2:
             raise ValueError(
                 f"chunk_gated needs at least two layers in both encoders, but the domain encoder has {depth} and the "
                 f"memory {memory_depth}. Use gated."
@@ -182,7 +193,7 @@ class GMapConfig(BackboneConfig):
                 f"memory_layers must be one layer for {self.strategy}, but is {layers}. Name one, or use "
                 "multiple_layer or chunk_gated."
             )
-        if self.strategy == "chunk_gated" and not 2 <= len(layers) <= memory_depth:
+        if self.strategy == "chunk_gated" and not min(depth, 2) <= len(layers) <= memory_depth:
             raise ValueError(
                 f"memory_layers must be 2 to {memory_depth} layers for chunk_gated, which splits the memory's "
                 f"{memory_depth} layers among them, but is {layers}. With one layer use gated."
@@ -198,11 +209,6 @@ class GMapConfig(BackboneConfig):
                     "new one. Join the memory to the encoder inside it."
                 )
             core = core.backbone_config
-        if core.model_type == "deberta-v2":
-            raise ValueError(
-                "the domain encoder must not be a DeBERTa-v2, whose attention takes positions of one sequence only. "
-                "Use DeBERTa-v2 as the memory, or another family as the domain encoder."
-            )
         widths = self.hidden_size, self.memory_config.hidden_size
         if (widths[0] != widths[1]) != self.memory_projection:
             raise ValueError(
@@ -218,7 +224,7 @@ class GMapConfig(BackboneConfig):
         if self.strategy in BASELINES:
             return []
         layers: Any = self.memory_layers
-        states = assign_states(self.strategy, layers, self.num_hidden_layers, self.memory_config.num_hidden_layers)
+        states = assign_states(self.strategy, layers, self.count_layers(), self.memory_config.num_hidden_layers)
         offset = 1 if self.memory_source == "inputs" else 0
         return [(layer, [state - offset for state in chosen]) for layer, chosen in zip(layers, states, strict=True)]
 

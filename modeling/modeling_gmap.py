@@ -35,9 +35,11 @@ from .attention_gmap import (
     LayerGate,
     Memory,
     MemoryOutput,
+    add_reader,
     check_attention,
     find_input_norm,
     find_self_attention,
+    give_memories,
     mix_layers,
 )
 from .backbone import (
@@ -70,6 +72,10 @@ class GMapModel(GMapPreTrainedModel):
         self.memory = build_backbone(config.memory_config)
         maybe_install_capturing_hooks(find_encoder(self.memory))  # now: the first call may be a compiled one
         self.plan = config.plan_memory()
+        self.own_attentions: list[nn.Module] = []
+        """Attention modules that read the memory by a hook; empty if they go through the attention interface."""
+        if config.fusion is None:
+            config.fusion = "memory" if find_encoder(self.backbone)._can_set_attn_implementation() else "cross"
         self.state_indices = sorted({state for _, states in self.plan for state in states})
         width, has_gates = config.memory_config.hidden_size, config.strategy in GATED_STRATEGIES
         self.memory_gates = nn.ModuleList([LayerGate(width) for _ in self.plan if has_gates])
@@ -90,23 +96,28 @@ class GMapModel(GMapPreTrainedModel):
         if not self.plan:
             return
         encoder = find_encoder(self.backbone)
-        if not encoder._can_set_attn_implementation():
-            raise ValueError(
-                f"the domain encoder must use transformers' attention interface, but {encoder.config.model_type} has "
-                "its own attention. Use another family."
-            )
-        self.attention: Any = encoder.config._attn_implementation
-        check_attention(self.attention)
-        config = copy.deepcopy(encoder.config)
-        config._attn_implementation = ATTENTION_FUNCTIONS[self.attention]
         layers = find_layers(encoder)
         if len(layers) < self.plan[-1][0]:
             raise ValueError(
                 f"each layer of the domain encoder must have its own weights, but a {type(encoder).__name__} has one "
                 "layer for several, which would read the memory of all. Use another family."
             )
-        for index, (layer, _) in enumerate(self.plan):
-            module: Any = find_self_attention(layers[layer - 1])
+        modules: list[Any] = [find_self_attention(layers[layer - 1]) for layer, _ in self.plan]
+        if not encoder._can_set_attn_implementation():
+            if self.config.fusion != "cross":
+                raise ValueError(
+                    f"fusion must be 'cross' for a {type(encoder).__name__}, whose attention is its own, but is "
+                    f"{self.config.fusion!r}. Leave it out."
+                )
+            self.own_attentions = modules
+            for module in modules:
+                add_reader(module)
+            return
+        self.attention: Any = encoder.config._attn_implementation
+        check_attention(self.attention)
+        config = copy.deepcopy(encoder.config)
+        config._attn_implementation = ATTENTION_FUNCTIONS[self.attention]
+        for index, module in enumerate(modules):
             module.memory_index, module.memory_fusion, module.config = index, self.config.fusion, config
 
     def train(self, mode: bool = True) -> "GMapModel":
@@ -188,16 +199,25 @@ class GMapModel(GMapPreTrainedModel):
                 "exclude the memory from an adapter with exclude_modules."
             )
         self.check_memory_is_read(memory_states)
+        texts = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if self.plan:
             inputs: Any = input_ids if inputs_embeds is None else inputs_embeds
-            kwargs["memories"] = self.build_memories(
-                memory_states, memory_attention_mask, inputs, attention_mask, position_ids
-            )
-        outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+            memories = self.build_memories(memory_states, memory_attention_mask, inputs, attention_mask, position_ids)
+            outputs = self.encode_with_memories(memories, *texts, **kwargs)
+        else:
+            outputs = self.encode(*texts, **kwargs)
         last_hidden_state = outputs.last_hidden_state
         if not self.plan:
             last_hidden_state = torch.cat([last_hidden_state, memory_states[:, :, -1].to(last_hidden_state)], dim=-1)
         return BaseModelOutput(last_hidden_state, outputs.hidden_states, outputs.attentions)
+
+    def encode_with_memories(self, memories: list[Memory] | None, *inputs: Any, **kwargs) -> BaseModelOutput:
+        """Run the domain encoder, whose layers read the memories; `inputs` are those of `encode`."""
+        if not self.own_attentions:
+            return self.encode(*inputs, memories=memories, **kwargs)
+        keeps = self.training and find_encoder(self.backbone).is_gradient_checkpointing
+        with give_memories(self.own_attentions, memories, self.config.num_attention_heads, keeps):
+            return self.encode(*inputs, **kwargs)
 
     def leave_out_added_tokens(
         self, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None
@@ -257,7 +277,7 @@ class GMapModel(GMapPreTrainedModel):
     def check_memory_is_read(self, memory_states: torch.Tensor) -> None:
         """Raise unless the domain encoder's attention reads the memory and the states have the expected shape."""
         implementation = find_encoder(self.backbone).config._attn_implementation
-        if self.plan and implementation != self.attention:
+        if self.plan and not self.own_attentions and implementation != self.attention:
             raise ValueError(
                 f"the domain encoder must use {self.attention} attention to read its memory, but was switched to "
                 f"{implementation}. Call set_attn_implementation of the {type(self).__name__} with sdpa or eager."

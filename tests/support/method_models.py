@@ -13,7 +13,7 @@ from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMA
 
 NUM_NEW = 10
 VOCABULARY = {VOCAB_SIZE + i: [i + 5, i + 20] for i in range(NUM_NEW)}
-READERS = [family for family in FAMILIES if family != "deberta-v2"]  # of a memory; DeBERTa-v2 can only be one
+READERS = [family for family in FAMILIES if family != "deberta-v2"]  # by the attention interface
 
 
 def make_varmae(family="bert", dropout=0.1, head=VarMAEForMaskedLM, **options):
