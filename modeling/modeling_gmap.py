@@ -203,7 +203,7 @@ class GMapModel(GMapPreTrainedModel):
         if self.plan:
             inputs: Any = input_ids if inputs_embeds is None else inputs_embeds
             memories = self.build_memories(memory_states, memory_attention_mask, inputs, attention_mask, position_ids)
-            outputs = self.encode_with_memories(memories, *texts, **kwargs)
+            outputs: Any = self.encode_with_memories(memories, *texts, **kwargs)
         else:
             outputs = self.encode(*texts, **kwargs)
         last_hidden_state = outputs.last_hidden_state
