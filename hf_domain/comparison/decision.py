@@ -221,7 +221,13 @@ def describe_doubt(report: Report, best: Bet) -> str:
     runs = [run.seconds for run in report.runs.values() if run.seconds is not None]
     if runs and plan["evaluation"] != "probe":
         parts.append(f"twice the seeds ({format_seconds(sum(runs))})")
-    trained = [own.get("pre-training s", 0.0) for own in costs.values() if "tokens" in own]
+    # Of a row without a training of its own, such as the vote, these are the seconds of the row it starts from.
+    untrained = [name for name, recipe in RECIPES.items() if recipe.method is None]
+    trained = [
+        own.get("pre-training s", 0.0)
+        for row, own in costs.items()
+        if "tokens" in own and plan["methods"][row]["recipe"] not in untrained
+    ]
     if trained:
         again = sum(trained) + (statistics.mean(runs) * len(runs) / len(plan["pretraining_seeds"]) if runs else 0.0)
         parts.append(f"another seed of pre-training ({format_seconds(again)})")

@@ -63,6 +63,17 @@ def answer(content, tmp_path):
     return answer
 
 
+def test_a_training_counts_once_among_the_costs_of_more():
+    """The rows gmap and vote start from the encoder of the row dapt, and cost no training of their own."""
+    difference = SimpleNamespace(of_examples=0.0, of_seeds=0.0)
+    costs = {row: {"pre-training s": 600.0, "tokens": 8.0} for row in ("dapt", "gmap", "vote")}
+    methods = {row: {"recipe": row} for row in costs}
+    plan = {"evaluation": "fine_tuning", "pretraining_seeds": [1], "methods": methods}
+    report = SimpleNamespace(costs=costs, runs={}, plan=plan)
+    told = decision.describe_doubt(report, SimpleNamespace(difference=difference))
+    assert "another seed of pre-training (10 minutes)" in told and "twice the tokens (20 minutes)" in told
+
+
 def test_the_best_bet_comes_first_with_its_chance_and_its_price(answer, tmp_path, monkeypatch, capsys):
     report, (_, first, *rest) = answer(no_adaptation=0.5, general_text=0.5, dapt=0.6, gmap=0.6, varmae=0.85)
     bets = list_bets(report)
