@@ -52,6 +52,10 @@ def apply_delta(
     Raises:
         ValueError: The table does not match the tokenizer that was expanded.
     """
+    if not isinstance(model.get_input_embeddings(), nn.Module):
+        raise ValueError(
+            f"an encoder must have an embedding table, but a {type(model).__name__} has none. Use another family."
+        )
     rows = len(list_tables(model)[0])
     if not delta.old_size <= rows <= delta.old_size + LARGEST_PADDING:
         raise ValueError(
@@ -115,6 +119,21 @@ def grow_tables(model: PreTrainedModel, delta: VocabularyDelta) -> None:
             module.follow_resized_table(model.get_input_embeddings(), delta.old_size)
 
 
+@torch.no_grad()
+def predicts(model: Any, token: int) -> bool:
+    """Return whether a masked LM computes a loss for a token; true for other models, whose heads have no table."""
+    if model.get_output_embeddings() is None or isinstance(model, BackbonePreTrainedModel):
+        return True
+    was_training, ids = model.training, torch.full((1, 4), token, device=model.device)
+    try:
+        model.eval()(input_ids=ids, labels=ids)
+    except RuntimeError:
+        return False
+    finally:
+        model.train(was_training)
+    return True
+
+
 def resize_tables(model: PreTrainedModel, size: int, pad_to_multiple_of: int | None = None) -> None:
     """Give the embedding, an untied decoder and its bias another number of rows, in place.
 
@@ -124,7 +143,17 @@ def resize_tables(model: PreTrainedModel, size: int, pad_to_multiple_of: int | N
     decoder: Any = model.get_output_embeddings()
     bias = getattr(decoder, "bias", None)
     unused = [head for head in model.modules() if bias is not None and _has_other_bias(head, bias)]
-    model.resize_token_embeddings(size, pad_to_multiple_of=pad_to_multiple_of, mean_resizing=False)
+    could_predict = predicts(model, 0)  # Nystromformer reads some lengths only
+    try:
+        model.resize_token_embeddings(size, pad_to_multiple_of=pad_to_multiple_of, mean_resizing=False)
+        is_whole = predicts(model, size - 1) or not could_predict
+    except (AttributeError, NotImplementedError, TypeError):  # I-BERT, MobileBERT
+        is_whole = False
+    if not is_whole:
+        raise ValueError(
+            f"the embedding table must be one that transformers can enlarge together with the head, but that of a "
+            f"{type(model).__name__} is not. Use another family."
+        )
     resized: Any = model.get_output_embeddings()
     for module in unused:
         module.bias = nn.Parameter(resized.bias.detach().clone())
