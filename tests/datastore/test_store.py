@@ -50,6 +50,12 @@ def list_files(folder):
     )
 
 
+def test_a_datastore_of_nothing_is_refused(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="documents must contain at least one example, but is empty"):
+        build_datastore([], tmp_path / "store", tokenizer)
+    assert not (tmp_path / "store").exists()
+
+
 def test_rows_are_passages(tmp_path, tokenizer):
     texts = [*SENTENCES, " ".join(SENTENCES[:4] * 5), "  ", None]
     datastore = build(tmp_path / "store", tokenizer, texts)

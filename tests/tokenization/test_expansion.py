@@ -356,6 +356,7 @@ def test_an_empty_corpus_is_refused(texts):
         ({"step": 0}, "`step`"),
         ({"threshold": 0.0}, "`threshold`"),
         ({"threshold": 1.0}, "`threshold`"),
+        ({"threshold": math.nan}, "`threshold`"),
         ({"min_frequency": 0}, "`min_frequency`"),
         ({"select": "first"}, "`select`"),
         ({"method": "bert"}, "`method`"),

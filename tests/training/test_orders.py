@@ -68,5 +68,7 @@ def test_bad_plans():
         plan("distill")
     with pytest.raises(ValueError, match="divides them among 3 steps, but is 2"):
         plan("adapt_and_distill", student_steps=2)
+    with pytest.raises(ValueError, match="but is -4"):
+        plan("from_scratch", student_steps=-4)
     with pytest.raises(ValueError, match="adapts the teacher, but is 0"):
         plan("adapt_then_distill", teacher_steps=0)
