@@ -127,7 +127,7 @@ def predicts(model: Any, token: int) -> bool:
     was_training, ids = model.training, torch.full((1, 4), token, device=model.device)
     try:
         model.eval()(input_ids=ids, labels=ids)
-    except RuntimeError:
+    except Exception:  # each family has its own; some read more than a text, or other lengths
         return False
     finally:
         model.train(was_training)
@@ -143,7 +143,7 @@ def resize_tables(model: PreTrainedModel, size: int, pad_to_multiple_of: int | N
     decoder: Any = model.get_output_embeddings()
     bias = getattr(decoder, "bias", None)
     unused = [head for head in model.modules() if bias is not None and _has_other_bias(head, bias)]
-    could_predict = predicts(model, 0)  # Nystromformer reads some lengths only
+    could_predict = predicts(model, 0)
     try:
         model.resize_token_embeddings(size, pad_to_multiple_of=pad_to_multiple_of, mean_resizing=False)
         is_whole = predicts(model, size - 1) or not could_predict

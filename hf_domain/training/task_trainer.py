@@ -348,9 +348,8 @@ def load_task_model(
         options: Other fields of the configuration that the task sets.
 
     Raises:
-        ValueError: The tokenizer has more entries than the model, the model has no head for the task, or fewer layers
-            than should train.
-            See also `load_config`.
+        ValueError: The tokenizer has more entries than the model, or the model has no head for the task, or fewer
+            layers than should train. See also `load_config`.
     """
     if label_names is not None:
         options["id2label"] = dict(enumerate(label_names))

@@ -3,6 +3,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from families import VOCAB_SIZE as FAMILY_SIZE
+from families import make_family
 from method_models import make_exbert, make_gmap, make_rada
 from tiny_models import VOCAB_SIZE
 from tiny_tokenizers import make_tokenizer
@@ -326,3 +328,26 @@ def test_a_finished_model_grows_by_added_tokens(model):
         rows = each(torch.tensor([size, size + 1]))
         torch.testing.assert_close(rows, table[:VOCAB_SIZE].mean(0).expand(2, -1))
     assert model.config.vocab_size == size + 2
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("esm", "together with the head"),  # its head adds a bias of the old size
+        ("ibert", "together with the head"),  # transformers refuses to resize it
+        ("mobilebert", "together with the head"),  # its method takes no options
+        ("xlm", "together with the head"),  # its loss counts the old entries
+        ("perceiver", "must have an embedding table"),
+    ],
+)
+def test_a_table_that_cannot_grow_is_refused(family, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        apply_delta(make_family(family), VocabularyDelta(FAMILY_SIZE, {"new": [5, 6]}))
+    assert str(caught.value).endswith("Use another family.") and "\n" not in str(caught.value)
+
+
+def test_an_encoder_that_reads_some_lengths_only_grows():
+    """Nystromformer cannot read the few tokens by which the head of others is tried."""
+    model = make_family("nystromformer")
+    apply_delta(model, VocabularyDelta(FAMILY_SIZE, {"new": [5, 6]}))
+    assert model.get_output_embeddings().out_features == FAMILY_SIZE + 1
