@@ -23,10 +23,6 @@ ARGUMENTS = {
     "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16 --runs 2 4",
     "lengths": "--model_name_or_path {encoder} --lengths 24 --kinds ner qa --batch_size 2 --steps 1",
     "p_values": "--trials 2 --sizes 30 40",
-    "rates": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --steps 1 --batch_size 1 "
-    "--max_seq_length 32 --factors 2 --documents 9 --heldout_documents 2",
-    "sentences": "--model_name_or_path {encoder} --corpus {corpus} --test_files {pairs} --steps 1 --max_seq_length 16",
-    "servers": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --queries 8",
     "steps": "--tiny",
     "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8 "
     "--timed_samples 2",
@@ -47,9 +43,6 @@ def paths(tmp_path):
     for name in ("corpus", "heldout"):
         with gzip.open(paths[name], "wt") as file:
             file.write("\n".join(f"{name} {number} {text}" for number, text in enumerate(SENTENCES * 20)) + "\n")
-    paths["pairs"] = tmp_path / "pairs.jsonl"
-    pairs = [{"sentence1": text, "sentence2": SENTENCES[0], "score": score} for score, text in enumerate(SENTENCES)]
-    write_jsonl(paths["pairs"], pairs)
     paths["task"] = tmp_path / "task"
     paths["task"].mkdir()
     for split in ("train", "validation", "test"):
