@@ -126,16 +126,6 @@ def _check_budget(plan: Plan) -> list[str]:
     if (budget.tokens is None) == (budget.minutes is None):
         found = "neither" if budget.tokens is None else "both"
         problems.append(f"budget must have either tokens or minutes, but has {found}. Set one of them.")
-    elif isinstance(budget.tokens, list):
-        if len({*budget.tokens}) < max(1, len(budget.tokens)) or min(budget.tokens, default=0) <= 0:
-            problems.append(
-                f"budget: a list of tokens must have different numbers above 0, but is {budget.tokens}. Correct it."
-            )
-        for name, flags in trainings.items():
-            if given := sorted({"lr_scheduler_type", "lr_scheduler_kwargs"} & flags.keys()):
-                problems.append(
-                    f"{name}: {', '.join(given)} must be left out, because a list of budgets has its own schedule."
-                )
     elif not 0 < (amount := budget.tokens or budget.minutes or 0) < math.inf:
         problems.append(f"budget must be above 0 and finite, but is {amount}. Set a larger one.")
     if budget.tokens is not None and any(
@@ -301,13 +291,6 @@ def check_row(method: Row, plan: Plan) -> list[str]:
             f"the flag datastore must be left out, because the comparison builds a datastore for {name}. Set its "
             "options in `datastore`."
         )
-    if method.share != Row.share and not plan.budget.numbers:
-        problems.append(
-            f"share must be left out without a list of tokens, which it divides, but is {method.share}. Remove it, or "
-            f"write budget: {{tokens: [{plan.budget.tokens or 1_000_000}]}}."
-        )
-    elif not 0 < method.share < 1:
-        problems.append(f"share must be between 0 and 1, but is {method.share}. Correct it.")
     return problems + _check_tasks(method, plan) + _check_probe(method, plan) + _check_chain(method, plan)
 
 
@@ -422,9 +405,6 @@ def _check_states(method: Row, plan: Plan) -> list[str]:
         found += "in after instead"
     elif lacking:
         found = f"{start} is missing, or not tested on {', '.join(lacking)}. Add it"
-    elif plan.budget.numbers and any(plan.get_recipe(name).method for name in plan.list_starts(start)):
-        found = f"with a list of tokens none shows the encoder of {start} at the tokens that it starts from. Set a "
-        found += "single number of tokens, or evaluation: fine_tune"
     else:
         return []
     return [

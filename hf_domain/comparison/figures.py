@@ -83,18 +83,6 @@ def draw_gains(report: Report) -> "Figure | None":
     return figure
 
 
-def draw_budgets(report: Report) -> "Figure | None":
-    """Draw the gain of each row over no adaptation against the tokens of pre-training."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for at in (*report.smaller, report) if report.smaller else ():
-        for row, gain in at.gains.items():
-            points.setdefault(row, []).append((at.plan["budget"]["tokens"], gain.mean))
-    figure = draw_lines(report, points, xlabel="tokens of pre-training", ylabel="points over no adaptation")
-    if figure is not None:
-        figure.axes[0].axhline(0, color=INK, linewidth=0.8)
-    return figure
-
-
 def draw_fractions(report: Report) -> "Figure | None":
     """Draw the mean score of each row against the fraction of the training examples."""
     points: dict[str, list[tuple[float, float]]] = {}

@@ -53,8 +53,6 @@ class Row:
     """Another row whose encoder is the start, instead of the plan's encoder; default: the recipe's, if it has one."""
     encoder: str | None = None
     """A checkpoint made elsewhere that is the start, instead of the plan's encoder."""
-    share: float = 0.5
-    """Its share of the tokens if a list of budgets is given and it starts from another row; that row has the rest."""
     tasks: list[str] | None = None
     """The tasks that test it; default: all."""
     seeds: list[int] | None = None
@@ -72,15 +70,8 @@ class Budget:
     """The cost of each row's pre-training, in tokens or in minutes."""
 
     __pydantic_config__ = STRICT
-    tokens: int | list[int] | None = None
-    """A list trains each encoder once, up to the largest number, and scores it at every number. Rows that start after
-    another one then share the tokens with it; with a single number without a list they cost twice as much."""
+    tokens: int | None = None
     minutes: float | None = None
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of tokens at which encoders are scored, ascending; empty without a list."""
-        return sorted(self.tokens) if isinstance(self.tokens, list) else []
 
 
 @dataclass

@@ -165,7 +165,7 @@ def copy_model(model: Path, folder: Path) -> Path:
 def describe_row(result: Result, report: Report) -> str:
     """Say which row of the table a model is of, and how a fine-tuned one was chosen."""
     row, step, score = report.titles[str(result.step.method)], result.step, result.score
-    tokens, seeds = report.plan["budget"]["tokens"], report.plan["pretraining_seeds"]
+    seeds = report.plan["pretraining_seeds"]
     if step.kind == "final":
         return (
             f"This model is made as {row}, and was fine-tuned on all labeled examples, also those for validation. "
@@ -176,8 +176,6 @@ def describe_row(result: Result, report: Report) -> str:
             f"This model is a run of {row}. It has the best validation score of all runs, and a test score of "
             f"{score:.1f}."
         )
-    if step.budget not in (None, tokens):
-        return f"This model is {row} after {step.budget:,} tokens; the table has its scores after {tokens:,}."
     if len(seeds) > 1:
         return (
             f"This model is one of the {len(seeds)} encoders of {row}, with the seed {step.pretraining_seed}; the row "
@@ -256,8 +254,7 @@ def train_best(
 
 def make_step(plan: Plan, output_dir: Path, method: str, task: str, results: Mapping[str, Result]) -> Step:
     """Return the step that fine-tunes a row on all labeled examples of a task, as its runs chose on validation."""
-    budgets = plan.budget.numbers
-    lister = StepLister(plan, find_root(plan, output_dir), plan.pretraining_seeds[0], budgets[-1] if budgets else None)
+    lister = StepLister(plan, find_root(plan, output_dir), plan.pretraining_seeds[0])
     fold, known = plan.tasks[task].list_folds()[0], [step.name for step in name_steps(plan, output_dir)]
     step = lister.fine_tune(method, task, fold, plan.seeds[0], known)
     flags = {name: value for name, value in step.flags.items() if name not in HELD_OUT}
@@ -269,11 +266,9 @@ def make_step(plan: Plan, output_dir: Path, method: str, task: str, results: Map
 
 
 def list_runs(results: Mapping[str, Result], method: str, task: str) -> list[Result]:
-    """List the runs of a row on a task, at the largest budget."""
+    """List the runs of a row on a task."""
     runs = [r for r in results.values() if r.step.kind == "fine_tuning" and r.is_done and r.step.train_fraction is None]
-    runs = [r for r in runs if (r.step.method, r.step.task) == (method, task)]
-    largest = max((r.step.budget or 0 for r in runs), default=0)
-    return [r for r in runs if (r.step.budget or 0) == largest]
+    return [r for r in runs if (r.step.method, r.step.task) == (method, task)]
 
 
 def list_choices(plan: Plan, runs: list[Result]) -> dict[str, float]:

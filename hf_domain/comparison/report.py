@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from hf_domain.comparison.decision import answer, format_chance, format_points, format_seconds, is_command, list_bets
-from hf_domain.comparison.figures import draw_budgets, draw_forgetting, draw_fractions, draw_gains, save_figure
+from hf_domain.comparison.figures import draw_forgetting, draw_fractions, draw_gains, save_figure
 from hf_domain.comparison.results import find_models, read_plan_file, read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
 from hf_domain.comparison.summary import Report, count_runs, is_cached, read_report
@@ -84,14 +84,6 @@ def make_mean_table(report: Report) -> pd.DataFrame:
     rows = {report.titles[row]: format_means(report, row) for row in list_rows(report)}
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.loc[:, (table != "").any()]
-
-
-def make_budget_table(report: Report) -> pd.DataFrame | None:
-    """Return the mean of each row over the tasks, by the tokens of the budget, with its gain over no adaptation."""
-    if not report.smaller:  # its budget may be minutes
-        return None
-    budgets = {f"{format_number(at.plan['budget']['tokens'])} tokens": at for at in (*report.smaller, report)}
-    return make_curve_table(report, budgets)
 
 
 def make_fraction_table(report: Report) -> pd.DataFrame | None:
@@ -187,13 +179,6 @@ SECTIONS = [
         make_mean_table,
         "p values are corrected by Holm's method for all comparisons of the plan. The control of a row is the row with "
         "equal pre-training. The interval on another task also covers other tasks.",
-    ),
-    Section(
-        "By the budget",
-        make_budget_table,
-        "Gains are over no adaptation, with 95 % intervals.",
-        draw_budgets,
-        "budgets",
     ),
     Section(
         "By the training examples",
@@ -369,10 +354,8 @@ def explain(report: Report) -> str:
     folded = [f"{name} ({task['folds']} folds)" for name, task in plan["tasks"].items() if task["folds"]]
     codes = {r.environment.get("code", "unknown")[:8] for r in report.results.values() if r.is_done and r.environment}
     parts = [
-        f"Every row has spent {cost}, including the row that it starts from."
-        if budget.get("shared")
-        else f"Every pre-training had the same budget: {cost}. The cost of a row that starts from another row includes "
-        "both.",
+        f"Every pre-training had the same budget: {cost}.",
+        "The cost of a row that starts from another row includes both.",
         "Scores come from linear models on the states of frozen encoders, which have no seed."
         if plan["evaluation"] == "probe"
         else f"Scores are means over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from hf_domain.comparison.plan import RENAMED_FIELDS, Plan
 from hf_domain.comparison.rows import INSTEAD, RENAMED
-from hf_domain.comparison.steps import Step
+from hf_domain.comparison.steps import EMPTY_FIELDS, Step
 from hf_domain.safe_io import read_json, write_json
 from hf_domain.tasks.scores import MAJORITY, Predictions
 
@@ -28,7 +28,6 @@ EARLY = {"data", "texts", "locks", "results", "steps"}
 # Kinds and fields of steps in files of earlier versions.
 OLD_KINDS = {
     "probe": "timing",
-    "trunk": "stable_phase",
     "evaluation": "held_out_loss",
     "tuning": "lr_trial",
     "best": "final",
@@ -91,6 +90,7 @@ class Result:
     def from_json(cls, content: dict[str, Any], step_id: str) -> Self:
         """Undo `to_json`, also for files of earlier versions, in which a step has no id."""
         step = {OLD_FIELDS.get(name, name): value for name, value in content["step"].items()}
+        step = {name: value for name, value in step.items() if name not in EMPTY_FIELDS or value is not None}
         step |= {"kind": OLD_KINDS.get(step["kind"], step["kind"]), "name": rename_start(step["name"])}
         step |= {"method": RENAMED.get(str(step.get("method")), step.get("method")), "id": step_id}
         content = {**content, "step": Step(**step)}
@@ -239,39 +239,33 @@ def check_output_dir(output_dir: Path) -> None:
 # ------------------------------------------------------------------------------------------------- models that are kept
 
 
-def find_best_runs(results: Iterable[Result], budgets: Iterable[int] = ()) -> dict[str, Result]:
+def find_best_runs(results: Iterable[Result]) -> dict[str, Result]:
     """Return for each task the fine-tuning with the best validation score, of any row and seed.
 
-    Only runs at the largest budget and on all training examples count: the tables that a card shows have no others. The
-    test set is not read: its score stays an estimate of what the model does on new texts.
-
-    Args:
-        results: The results of a plan.
-        budgets: The numbers of tokens of the plan, while there may be no results yet of the largest.
+    Only runs on all training examples count: the tables that a card shows have no others. The test set is not read: its
+    score stays an estimate of what the model does on new texts.
     """
     # Of equal scores the first name wins, in whatever order runs end: another would ask for a model that was dropped.
     results = sorted(results, key=lambda result: result.step.name)
-    largest = max([*budgets, *(result.step.budget or 0 for result in results)], default=0)
     best: dict[str, tuple[float, Result]] = {}
     for result in results:
         step, score = result.step, result.get_validation_score()
-        is_whole = step.budget in (None, largest) and step.train_fraction in (None, 1)
+        is_whole = step.train_fraction in (None, 1)
         is_trained = step.kind == "fine_tuning" and step.flags.get("do_train") and result.is_done
         if score is not None and is_whole and is_trained and score > best.get(str(step.task), (-math.inf,))[0]:
             best[str(step.task)] = score, result
     return {task: result for task, (_, result) in best.items()}
 
 
-def list_kept(keep_models: str, results: Mapping[str, Result], budgets: Iterable[int] = ()) -> set[str]:
+def list_kept(keep_models: str, results: Mapping[str, Result]) -> set[str]:
     """Return the names of the fine-tunings whose models are kept.
 
     Args:
         keep_models: As in the plan.
         results: By the names of their steps.
-        budgets: See `find_best_runs`: a run that was the best of a smaller budget would cost the best of all its model.
     """
     runs = {name for name, result in results.items() if result.step.kind == "fine_tuning" and result.is_done}
-    best = {result.step.name for result in find_best_runs(results.values(), budgets).values()}
+    best = {result.step.name for result in find_best_runs(results.values()).values()}
     return {"best": best, "all": runs, "none": set()}[keep_models]
 
 

@@ -74,7 +74,7 @@ PRELOADED = [
 # Kinds of steps that need no GPU.
 WITHOUT_GPU = ("vocabulary", "datastore")
 # Kinds of steps whose folder others read; of the rest they read the result alone.
-READ_BY_OTHERS = ("vocabulary", "datastore", "stable_phase", "pretraining", "final")
+READ_BY_OTHERS = ("vocabulary", "datastore", "pretraining", "final")
 # Beginnings of the metrics that a vote changes.
 OF_A_VOTE = ("eval_", "predict_", "label_thresholds", "nearest_vote")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
@@ -180,7 +180,7 @@ def find_lacking(plan: Plan, steps: list[Step], results: Mapping[str, Result], o
     if unfinished := {step.name for step in steps if step.name not in results or not results[step.name].is_done}:
         return unfinished
     by_id = {step.id: step for step in steps}
-    kept = list_kept(plan.keep_models, results, plan.budget.numbers)
+    kept = list_kept(plan.keep_models, results)
     lost = [step for step in steps if step.name in kept and not has_model(output_dir, results[step.name])]
     made = [all(has_output(by_id[need], output_dir / "steps" / need) for need in step.needs) for step in lost]
     return {step.name for step, can_be_made in zip(lost, made, strict=True) if can_be_made}
@@ -286,7 +286,7 @@ def find_trained(step: Step, results: Mapping[str, Result], output_dir: Path) ->
 
 def keep_models(plan: Plan, output_dir: Path, results: Mapping[str, Result], missing: list[Step]) -> None:
     """Delete the models that the plan does not keep and no missing step takes."""
-    kept = list_kept(plan.keep_models, results, plan.budget.numbers)
+    kept = list_kept(plan.keep_models, results)
     kept |= {name for name, result in results.items() if any(adds_vote_to(step, result.step) for step in missing)}
     drop_models(output_dir, results, kept)
 
@@ -430,7 +430,7 @@ def make_result(job: Job) -> Result:
         error = f"it needs {', '.join(failed)}, which failed"
         result = Result(step, "failed", error) if failed else run_step(job)
         write_result(output_dir, result)
-        if result.is_done and step.kind != "stable_phase":
+        if result.is_done:
             for checkpoint in job.folder.glob("checkpoint-*"):
                 drop_checkpoint(checkpoint)
         return result
@@ -471,8 +471,6 @@ def has_output(step: Step, folder: Path) -> bool:
     if step.kind not in READ_BY_OTHERS:
         return True
     is_there = step.kind not in ("pretraining", "final") or any(folder.glob(WEIGHTS))
-    if step.kind == "stable_phase":
-        is_there = find_checkpoint(folder) is not None
     return is_there and read_attempt(folder).get("done", False)
 
 
@@ -514,7 +512,7 @@ def run_step(job: Job) -> Result:
 
 def write_step_text(step: Step, plan: Plan, output_dir: Path) -> None:
     """Write the text of a task for a step that trains an encoder on it."""
-    if step.task is None or step.kind not in ("pretraining", "stable_phase", "timing"):
+    if step.task is None or step.kind not in ("pretraining", "timing"):
         return
     task = plan.tasks[step.task]
     file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
@@ -650,7 +648,7 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         output["metrics"] = metrics | read_choices(folder)
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores)  # of QA: a question
     # Which fine-tuned models are kept is known once others have ended.
-    if step.kind in ("lr_trial", "timing", "held_out_loss", "stable_phase"):
+    if step.kind in ("lr_trial", "timing", "held_out_loss"):
         for file in folder.glob(WEIGHTS):
             file.unlink()
     return output

@@ -34,8 +34,6 @@ TIMING_STEPS = 20
 TRAINER_OPTIONS: dict[str, Any] = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
 # Masked LM of a real corpus takes hours: a killed one resumes from its last tenth, and a short one has a curve too.
 CHECKPOINTS: dict[str, Any] = {"save_strategy": "steps", "save_steps": 0.1, "save_total_limit": 1, "logging_steps": 20}
-# The share of a budget's tokens over which the learning rate falls to 0; our choice.
-DECAY = 0.15
 PRETRAINING: dict[str, Any] = {
     "per_device_train_batch_size": 32,
     "max_seq_length": 128,
@@ -77,10 +75,12 @@ FROZEN_FLAGS |= {"corpus_file", "queries_file", "do_eval", "do_predict"}
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
 # The same for commands that read an extra.
 COMPARED_EXTRAS = {"sentences": "sentence-transformers"}
+# Fields of steps of earlier versions, which every other step left empty. They stay in the digests, so that the results
+# of these steps stay known.
+EMPTY_FIELDS = {"budget": None}
 
 Kind = Literal[
-    "vocabulary", "datastore", "timing", "stable_phase", "pretraining", "held_out_loss", "lr_trial", "fine_tuning",
-    "final",
+    "vocabulary", "datastore", "timing", "pretraining", "held_out_loss", "lr_trial", "fine_tuning", "final"
 ]  # fmt: skip
 
 
@@ -104,8 +104,6 @@ class Step:
     seed: int | None = None
     pretraining_seed: int | None = None
     """Seed of the encoder's pre-training; None without one."""
-    budget: int | None = None
-    """Tokens of its encoder, if the plan has several numbers of them."""
     fold: int | None = None
     """Number of the fold, from 1; None without folds."""
     train_fraction: float | None = None
@@ -170,9 +168,7 @@ def list_steps(plan: Plan, output_dir: Path) -> list[Step]:
 def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
     """List the steps of a plan without their ids, see `list_steps`."""
     root = find_root(plan, output_dir)
-    budgets: Sequence[int | None] = plan.budget.numbers or [None]
-    listers = [StepLister(plan, root, seed, budget) for budget in budgets for seed in plan.pretraining_seeds]
-    first = listers[-len(plan.pretraining_seeds)]
+    listers = [StepLister(plan, root, seed) for seed in plan.pretraining_seeds]
     steps: dict[str, Step] = {}
 
     def add(step: Step) -> None:
@@ -188,11 +184,10 @@ def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
             add(step)
         seeds: Sequence[int | None] = [None] if plan.evaluation == "probe" else plan.list_seeds(row)
         for lister, task, seed in product(listers, tasks, seeds):
-            # Fewer training examples are tried at the largest budget: what both change is a plan for each pair of them.
             fractions = sorted(share for share in plan.train_fractions if share < 1)
             for fold in plan.tasks[task].list_folds():
-                # Equal learning rates at all budgets, so that a curve shows the effect of the tokens only.
-                trials = [] if seed is None else first.try_rates(row, task, fold, [*steps])
+                # The encoder of the first pre-training chooses the rates for all.
+                trials = [] if seed is None else listers[0].try_rates(row, task, fold, [*steps])
                 for trial in trials:
                     add(trial)
                 if seed is None:
@@ -200,7 +195,7 @@ def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
                 else:
                     last = lister.fine_tune(row, task, fold, seed, [*steps], [trial.name for trial in trials])
                 add(last)
-                for share in fractions if lister.budget == first.budget else ():
+                for share in fractions:
                     add(lister.take_fraction(last, share))
     return [*steps.values()]
 
@@ -227,30 +222,22 @@ class StepLister:
     plan: Plan
     root: str
     pretraining_seed: int
-    budget: int | None = None
 
     @property
     def suffix(self) -> str:
         """The suffix of the encoders' names."""
-        budget = "" if self.budget is None else f"-{self.budget}"
-        return budget + list_suffixes(self.plan.pretraining_seeds)[self.pretraining_seed]
+        return list_suffixes(self.plan.pretraining_seeds)[self.pretraining_seed]
 
     def join_flags(self, *groups: Mapping[str, Any]) -> dict[str, Any]:
         """Return the flags of all groups, of which the last decides; null removes a flag."""
         flags = {name: value for group in groups for name, value in group.items()}
         return {name: take_root(value, self.root) for name, value in flags.items() if value is not None}
 
-    def step_back(self, row: str) -> "StepLister":
-        """Return the lister for the row that a row starts from; of a budget, each of the two has a share."""
-        if self.budget is None or self.plan.get_recipe(row).method is None:
-            return self
-        return replace(self, budget=round(self.budget * (1 - self.plan.methods[row].share)))
-
     def find_start(self, row: str, task: str) -> str:
         """Return the encoder that a row starts from."""
         start = self.plan.methods[row]
         if start.after is not None:
-            return self.step_back(row).get_encoder(start.after, task)
+            return self.get_encoder(start.after, task)
         return start.encoder or self.plan.encoder
 
     def get_encoder(self, row: str, task: str) -> str:
@@ -264,7 +251,7 @@ class StepLister:
             return None
         recipe, after = self.plan.get_recipe(row), self.plan.methods[row].after
         if recipe.method is None:
-            return self.name_encoder(after, task)  # it trains nothing, so the other row has the whole budget
+            return self.name_encoder(after, task)
         if recipe.text == "general" and after is None:
             return f"{row}-{self.plan.general}{self.suffix}"  # once for the tasks of all corpora
         return f"{row}-{task if self.plan.is_made_of_task(row) else self.plan.tasks[task].corpus}{self.suffix}"
@@ -294,8 +281,8 @@ class StepLister:
         plan = self.plan
         recipe, after = plan.get_recipe(row), plan.methods[row].after
         if after is not None:
-            yield from self.step_back(row).make_encoder(after, task)
-        start = self.step_back(row).name_encoder(after, task)
+            yield from self.make_encoder(after, task)
+        start = self.name_encoder(after, task)
         if recipe.reads_datastore:
             yield self.build_datastore(row, task)
         if recipe.method is not None:
@@ -333,68 +320,16 @@ class StepLister:
             flags["passage_cache"] = f"{ROOT}/passages/{name}"
         flags["do_train"] = True
         step = Step(
-            name, "pretraining", "mlm", flags, needs, row, text, None if text else task, budget=self.budget,
-            minutes=plan.budget.minutes,
-        )  # fmt: skip
-        if self.budget is not None and options.after is None:
-            yield from self.branch(step, task)
-        elif plan.budget.tokens is None:
+            name, "pretraining", "mlm", flags, needs, row, text, None if text else task, minutes=plan.budget.minutes
+        )
+        if plan.budget.tokens is None:
             timing = replace(step, name=f"{name}-timing", kind="timing", minutes=None).change(
                 max_steps=TIMING_STEPS, save_strategy="no"
             )
             yield timing
             yield replace(step, needs=[*needs, timing.name]).change(max_steps=TIMING_STEPS)
         else:
-            tokens = round(self.budget * options.share) if self.budget else plan.budget.tokens
-            assert isinstance(tokens, int)
-            yield step.change(max_steps=count_steps(tokens, step.flags, step.name))
-
-    def branch(self, step: Step, task: str) -> Iterator[Step]:
-        """Yield the steps that train an encoder up to a budget: a stable phase that all budgets share, and its end.
-
-        The schedule is warm-up, stable, decay: the stable phase keeps its learning rate, and at `1 - DECAY` of each
-        budget a copy branches off, whose rate falls to 0 at the budget. Each budget gets the training that it would get
-        alone, and together they cost little more than the largest.
-        """
-        assert self.budget is not None
-        ends = {n: count_steps(n, step.flags, step.name) for n in self.list_budgets(str(step.method))}
-        starts = {budget: math.ceil((1 - DECAY) * count) for budget, count in ends.items()}
-        given = float(step.flags["warmup_steps"])
-        # Of the plan's smallest budget: its own, which rows that start from it may need, would differ from row to row.
-        first = count_steps(self.plan.budget.numbers[0], step.flags, step.name)
-        warmup = math.ceil(given * first if given < 1 else given)
-        is_apart = len({*starts.values()}) == len(starts) and all(starts[budget] < ends[budget] for budget in ends)
-        if warmup >= min(starts.values()) or not is_apart:
-            raise ValueError(
-                "budget: tokens must leave steps to warm up and decay, and those of a list be some steps apart, but "
-                f"those of {step.method} are {', '.join(map(str, ends.values()))} steps. Raise them, or lower "
-                "per_device_train_batch_size."
-            )
-        shared = {"warmup_steps": warmup, "save_strategy": "steps"}
-        before: Step | None = None
-        for budget in [budget for budget in ends if budget <= self.budget]:
-            own = replace(self, budget=budget)
-            name = f"{own.name_encoder(step.method, task)}-stable"
-            resumed = {} if before is None else {"resume_from_checkpoint": find_end(before)}
-            needs = step.needs if before is None else [*step.needs, before.name]
-            before = replace(step, name=name, kind="stable_phase", needs=needs, budget=budget).change(
-                **shared, **resumed, lr_scheduler_type="constant_with_warmup", max_steps=starts[budget]
-            )
-            yield before
-        assert before is not None
-        schedule = {"num_decay_steps": ends[self.budget] - starts[self.budget], "decay_type": "linear"}
-        yield replace(step, needs=[*step.needs, before.name]).change(
-            **shared, lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs=json.dumps(schedule),
-            max_steps=ends[self.budget], resume_from_checkpoint=find_end(before),
-        )  # fmt: skip
-
-    def list_budgets(self, row: str) -> list[int]:
-        """List the numbers of tokens at which a row's encoder is scored or started from."""
-        budgets = {*self.plan.budget.numbers}
-        for name, other in self.plan.methods.items():
-            if other.after == row:
-                budgets |= {int(replace(self, budget=n).step_back(name).budget or 0) for n in self.list_budgets(name)}
-        return sorted(budgets)
+            yield step.change(max_steps=count_steps(plan.budget.tokens, step.flags, step.name))
 
     def expand_vocabulary(self, corpus: str) -> Step:
         """Return the step that expands the vocabulary of the plan's encoder by words of a corpus.
@@ -403,8 +338,7 @@ class StepLister:
         entries less than once: their rows stay untrained, and cost more than the pieces that they replace. `size` in
         the plan, or `training_tokens: null`, turns the limit off.
         """
-        plan, files, tokens = self.plan, self.plan.corpora[corpus], self.plan.budget.tokens
-        limit = {"training_tokens": max(tokens) if isinstance(tokens, list) else tokens}
+        plan, files = self.plan, self.plan.corpora[corpus]
         flags = self.join_flags(
             {
                 "model_name_or_path": plan.encoder,
@@ -412,7 +346,7 @@ class StepLister:
                 "validation_file": files.validation_file,
                 "embedding_init": "none",
             },
-            {} if "size" in plan.vocabulary else limit,
+            {} if "size" in plan.vocabulary else {"training_tokens": plan.budget.tokens},
             plan.vocabulary,
         )
         return Step(f"vocabulary-{corpus}", "vocabulary", "expand_vocab", flags, corpus=corpus)
@@ -453,8 +387,7 @@ class StepLister:
             {flag: value for flag, value in options.items() if flag in EVALUATION_FLAGS},
             {"do_eval": True},
         )
-        needs, budget = ([encoder], self.budget) if encoder else ([], None)
-        return Step(name, "held_out_loss", "mlm", flags, needs, corpus=corpus, budget=budget)
+        return Step(name, "held_out_loss", "mlm", flags, [encoder] if encoder else [], corpus=corpus)
 
     def take_fraction(self, step: Step, fraction: float) -> Step:
         """Return a step that takes the first examples of the training file only."""
@@ -526,22 +459,14 @@ class StepLister:
         # The validation set decides thresholds, early stopping, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
         command = TASK_COMMANDS.get(task.kind, task.kind)
-        # Rows without pre-training have no seed and no budget of pre-training.
-        pretraining_seed, budget = (self.pretraining_seed, self.budget) if encoder else (None, None)
-        return Step(
-            name, "fine_tuning", command, flags, needs, row, None, task_name, seed, pretraining_seed, budget, fold
-        )
+        pretraining_seed = self.pretraining_seed if encoder else None
+        return Step(name, "fine_tuning", command, flags, needs, row, None, task_name, seed, pretraining_seed, fold)
 
 
 def list_published(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of the `recipe` among flags; a comparison's blocks keep their length, as budgets need."""
     published = TRAINING_RECIPES.get(str(flags.get("recipe")), {})
     return {name: value for name, value in published.items() if name != "max_seq_length"}
-
-
-def find_end(stable_phase: Step) -> str:
-    """Return the last checkpoint of a part of a stable phase."""
-    return f"{name_folder(stable_phase.name)}/checkpoint-{stable_phase.flags['max_steps']}"
 
 
 def count_tokens(flags: Mapping[str, Any]) -> int:
@@ -588,7 +513,7 @@ def identify(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[Step]:
             versions={name: versions[name] for name in (*COMPARED_VERSIONS, *extras) if name in versions},
         )
         own = {flag: put_ids(value, {step.name: "."}) for flag, value in step.flags.items()}
-        text = json.dumps(asdict(replace(step, flags=own)), sort_keys=True)
+        text = json.dumps(EMPTY_FIELDS | asdict(replace(step, flags=own)), sort_keys=True)
         ids[step.name] = f"{step.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         flags = {flag: put_ids(value, ids) for flag, value in step.flags.items()}
         identified.append(replace(step, flags=flags, id=ids[step.name]))

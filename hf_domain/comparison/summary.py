@@ -19,7 +19,7 @@ START_TITLE = "the encoder as it was"
 # five tasks, probed on different processors; the other rows shared at most 95 %.
 SAME_STATES = 0.98
 # Kinds of steps that train an encoder; those of earlier versions among them.
-TRAINED = ("pretraining", "stable_phase", "average")
+TRAINED = ("pretraining", "trunk", "average")
 PREPARED = ("vocabulary", "datastore", "selection")
 
 Runs = Mapping[tuple[str, str, str], Result]
@@ -28,7 +28,7 @@ Runs = Mapping[tuple[str, str, str], Result]
 
 @dataclass
 class Report:
-    """The summary of a comparison at one budget and one fraction of the training examples.
+    """The summary of a comparison at one fraction of the training examples.
 
     Args:
         plan: See `read_plan_file`.
@@ -42,7 +42,6 @@ class Report:
         other_tokens: Titles of encoders with another vocabulary than the plan's encoder; losses are not comparable.
         unjudged: Rows that a probe cannot judge -> the row whose predictions they share, see `find_unjudged`.
         validation: Scores on the validation sets by row and task, in percent.
-        smaller: Summaries at the smaller budgets, in order.
         fractions: Fraction of the training examples -> the summary with it.
         models: For each task the fine-tuning with the best validation score, if its model was kept.
     """
@@ -58,7 +57,6 @@ class Report:
     other_tokens: set[str]
     unjudged: dict[str, str]
     validation: dict[str, dict[str, float]]
-    smaller: list["Report"] = field(default_factory=list)
     fractions: dict[float, "Report"] = field(default_factory=dict)
     models: Mapping[str, Result] = field(default_factory=dict)
 
@@ -98,8 +96,8 @@ class Report:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Steps without a result -> the reason; at all budgets and fractions of the training examples."""
-        reports = (self, *self.smaller, *self.fractions.values())
+        """Steps without a result -> the reason; at all fractions of the training examples."""
+        reports = (self, *self.fractions.values())
         every = chain.from_iterable(report.results.items() for report in reports)
         return {name: result.error for name, result in every if not result.is_done}
 
@@ -115,41 +113,18 @@ class Report:
 
 
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Summarize results, by their steps, at the largest budget and with all training examples.
-
-    The report also has the summaries of smaller budgets and fractions.
-    """
+    """Summarize results, by their steps, with all training examples; the report also has the summaries of fractions."""
     whole = {name: result for name, result in results.items() if result.step.train_fraction is None}
     fractions = {}
     for share in sorted({r.step.train_fraction for r in results.values() if r.step.train_fraction is not None}):
         own = {n: r for n, r in results.items() if r.step.train_fraction == share or r.step.kind != "fine_tuning"}
-        fractions[share] = read_budgets(plan, own)
-    return replace(read_budgets(plan, whole), fractions=fractions)
+        fractions[share] = summarize(plan, own)
+    return replace(summarize(plan, whole), fractions=fractions)
 
 
-def read_budgets(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Summarize the results at the largest number of tokens."""
-    tokens = plan["budget"]["tokens"]
-    if not isinstance(tokens, list):
-        return read_budget(plan, results, results)
-    reports = []
-    for budget in sorted(tokens):
-        own = {name: result for name, result in results.items() if is_of_budget(result.step, budget)}
-        reports.append(
-            read_budget(plan | {"budget": {**plan["budget"], "tokens": budget, "shared": True}}, own, results)
-        )
-    return replace(reports[-1], smaller=reports[:-1])
-
-
-def is_of_budget(step: Step, budget: int) -> bool:
-    """Return whether a step belongs to a number of tokens; a stable phase belongs to all later ones."""
-    return step.budget in (None, budget) or (step.kind == "stable_phase" and step.budget <= budget)
-
-
-def read_budget(plan: dict[str, Any], results: Mapping[str, Result], others: Mapping[str, Result]) -> Report:
-    """Summarize the results of one budget; `others` has those of all budgets, from which rows may start."""
+def summarize(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
+    """Summarize results, by their steps, of one fraction of the training examples."""
     done = [result for result in results.values() if result.is_done]
-    starts = {result.step.id: result for result in others.values()}
     runs = gather_runs(plan, done)
     unjudged, same = find_unjudged(plan, runs), find_same_models(runs)
     # Of rows that are not judged no difference is computed; Holm's correction counts them all the same.
@@ -163,7 +138,7 @@ def read_budget(plan: dict[str, Any], results: Mapping[str, Result], others: Map
         decisions=compare_rows(draws, [(own, other) for own, other in plan["pairs"]], stable, same),
         differences={row: compare_tasks(row, draws, same) for row in plan["titles"]},
         gains=compare_with_start(draws, same),
-        costs={row: read_costs(row, plan, done, starts) for row in plan["titles"]},
+        costs={row: read_costs(row, plan, done) for row in plan["titles"]},
         losses=losses,
         other_tokens=other_tokens,
         unjudged=unjudged,
@@ -316,16 +291,13 @@ def compare_with_start(draws: Mapping[str, Draws], same: Collection[Set[str]]) -
 # -------------------------------------------------------------------------------------------------- costs and losses
 
 
-def read_costs(row: str, plan: dict[str, Any], done: list[Result], starts: Mapping[str, Result]) -> dict[str, float]:
-    """Return the costs of a row: mean costs of its encoders with all that they start from, and of their use.
-
-    `done` has the results of one budget, and `starts` those of all by id: a row that shares its tokens starts from an
-    encoder of fewer.
-    """
+def read_costs(row: str, plan: dict[str, Any], done: list[Result]) -> dict[str, float]:
+    """Return the costs of a row: mean costs of its encoders with all that they start from, and of their use."""
     own = [result for result in done if result.step.method == row]
     encoders = [result for result in own if result.step.kind in ("pretraining", "average")]
     runs = [result for result in own if result.step.kind == "fine_tuning"]
-    chains = [list_chain(encoder, starts) for encoder in encoders]
+    by_id = {result.step.id: result for result in done}
+    chains = [list_chain(encoder, by_id) for encoder in encoders]
     needed = {need for result in own for need in result.step.needs}
     prepared = [result for result in done if result.step.kind in PREPARED and result.step.id in needed]
     if not encoders and not runs:
@@ -334,7 +306,7 @@ def read_costs(row: str, plan: dict[str, Any], done: list[Result], starts: Mappi
     for name, values in (
         ("preparation s", [result.seconds for result in prepared]),
         ("pre-training s", [sum_known(part.seconds for part in parts) for parts in chains]),
-        ("tokens", [sum_known(part.tokens for part in parts if part.step.kind != "stable_phase") for parts in chains]),
+        ("tokens", [sum_known(part.tokens for part in parts) for parts in chains]),
         ("trained parameters", [encoder.trainable_parameters for encoder in encoders]),
         ("checkpoint MB", [encoder.checkpoint_bytes and encoder.checkpoint_bytes / 1e6 for encoder in encoders]),
         ("fine-tuning s", [run.seconds for run in runs]),
@@ -344,7 +316,7 @@ def read_costs(row: str, plan: dict[str, Any], done: list[Result], starts: Mappi
             costs[name] = statistics.mean(measured)
     after = plan["methods"][row]["after"]
     if after is not None:
-        before = read_costs(after, plan, done, starts)
+        before = read_costs(after, plan, done)
         # What trains no encoder of its own uses the other row's.
         for name in ("preparation s",) if encoders else ("preparation s", "pre-training s", "tokens"):
             if name in before:
@@ -358,13 +330,13 @@ def sum_known(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def list_chain(encoder: Result, starts: Mapping[str, Result]) -> list[Result]:
+def list_chain(encoder: Result, by_id: Mapping[str, Result]) -> list[Result]:
     """List an encoder's result and those of all that it was trained from; empty if one of them is missing."""
     found: dict[str, Result] = {}
     needed = [encoder.step.id]
     while needed:
         step_id = needed.pop()
-        if (result := starts.get(step_id)) is None:
+        if (result := by_id.get(step_id)) is None:
             return []
         if step_id not in found and result.step.kind in TRAINED:
             found[step_id] = result
@@ -389,7 +361,7 @@ def read_losses(plan: dict[str, Any], done: Iterable[Result]) -> tuple[dict[str,
     for result in done:
         step = result.step
         if step.kind == "held_out_loss" and result.masked_lm_loss is not None:
-            title = titles[step.name.removesuffix(f"-on-{step.corpus}").replace(f"-{step.budget}", "")]
+            title = titles[step.name.removesuffix(f"-on-{step.corpus}")]
             losses[title].setdefault(str(step.corpus), []).append(result.masked_lm_loss)
             vocabularies[title].append(result.vocabulary)
     known = [*chain.from_iterable(vocabularies.values())]

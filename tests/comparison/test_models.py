@@ -50,43 +50,20 @@ def test_runs_that_score_alike_have_one_best_in_whatever_order_they_end(content,
     assert first == last and {result.step.id for result in first.values()} == list_models(tmp_path / "plan")
 
 
-def test_a_run_at_a_smaller_budget_is_not_the_best(content, tmp_path, load):
-    """A card shows the scores at the largest budget, on all labels."""
+def test_a_run_on_fewer_examples_is_not_the_best(content, tmp_path, load):
+    """A card shows the scores on all labels."""
 
     def run(step, plan, folder):
         pretend(step, plan, folder)
         if step.kind == "fine_tuning":
             metrics = read_json(folder / METRICS)
-            is_small = step.budget == 2048 or step.train_fraction is not None
+            is_small = step.train_fraction is not None
             write_json(folder / METRICS, metrics | {"eval_macro_f1": 0.9 if is_small else 0.1 + (step.seed == 2) / 10})
 
-    content |= {
-        "methods": {"dapt": None},
-        "budget": {"tokens": [2048, 4096]},
-        "train_fractions": [0.5],
-        "general": None,
-    }
+    content |= {"methods": {"dapt": None}, "train_fractions": [0.5], "general": None}
     del content["tasks"]["entities"]
     results = run_comparison(load(), tmp_path / "plan", run)
-    assert find_best_runs(results)["animals"].step.name == "dapt-animals-4096-seed2"
-
-
-def test_the_best_of_a_smaller_budget_drops_no_model(content, tmp_path, load):
-    """The first results are of the smaller budget, which was the largest by then."""
-    scores = {"no_adaptation-animals": 0.7, "dapt-animals-2048": 0.9, "dapt-animals-4096": 0.5}
-
-    def run(step, plan, folder):
-        pretend(step, plan, folder)
-        if step.kind == "fine_tuning":
-            score = scores[step.name.rpartition("-")[0]] + (step.seed == 2) / 100
-            write_json(folder / METRICS, read_json(folder / METRICS) | {"eval_macro_f1": score})
-
-    content |= {"methods": METHODS, "budget": {"tokens": [2048, 4096]}, "general": None}
-    del content["tasks"]["entities"]
-    run_comparison(load(), tmp_path / "plan", run)
-    best = get_address(tmp_path / "plan", "no_adaptation-animals-seed2")
-    assert list_models(tmp_path / "plan") == {best}
-    assert write_report(tmp_path / "plan").models["animals"].step.id == best
+    assert find_best_runs(results)["animals"].step.name == "dapt-animals-seed2"
 
 
 def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note, load):

@@ -82,7 +82,7 @@ def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch, ref
     monkeypatch.setattr(checks, "explain_missing", lambda: "sentence embeddings need sentence-transformers")
     content["tasks"]["search"]["folds"] = 3
     content["methods"] |= {"rada": None, "vote": None}
-    content |= {"evaluation": "probe", "train_fractions": [0.5, 1], "budget": {"tokens": [4000, 9000]}}
+    content |= {"evaluation": "probe", "train_fractions": [0.5, 1]}
     (tmp_path / "search" / "qrels" / "dev.tsv").unlink()
     rows = (tmp_path / "pairs" / "test.jsonl").read_text()
     (tmp_path / "pairs" / "test.jsonl").write_text(rows + '{"sentence1": "a", "sentence2": "b", "score": "high"}\n')

@@ -6,6 +6,7 @@ from pretended_runs import write_plan
 from script_runs import write_jsonl
 from sentence_tasks import write_search
 
+from hf_domain.comparison import steps
 from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.steps import list_steps
 
@@ -88,3 +89,17 @@ def test_a_mixed_text_is_read(content, tmp_path):
     after = list_addresses(content, tmp_path)
     changed = {name.partition("-")[0] for name in before if before[name] != after[name]}
     assert changed == {"replay"}
+
+
+def test_ids_are_those_of_earlier_versions(content, tmp_path, monkeypatch):
+    """A field that leaves the steps must not make their results unknown."""
+    monkeypatch.setattr(steps, "list_versions", lambda: {"hf-domain": "1"})
+    content["methods"], content["learning_rates"] = {"dapt": None, "gmap": None}, [1e-4, 2e-4]
+    addresses = list_addresses(content, tmp_path)
+    known = {
+        "dapt-pets": "f9f0d4f4",
+        "dapt-pets-on-general": "ce1a64f9",
+        "gmap-entities-rate0.0001": "fd5c2ce3",
+        "gmap-animals-seed1": "ee737431",
+    }
+    assert {name: addresses[name] for name in known} == {name: f"{name}-{digest}" for name, digest in known.items()}
