@@ -6,7 +6,7 @@ r"""Build a datastore of passages for RADA, add documents to it, rebuild its ind
 RADA must be trained on text that is not in its datastore. `--held_out_file rest.jsonl` writes every tenth document to
 this file instead; train with `run_mlm.py --method rada --datastore datastore --train_file rest.jsonl`.
 
-`--query` shows the passages that a text finds, with the common words marked:
+`--query` shows the passages that a text finds:
 
     python examples/build_datastore.py --output_dir datastore --query "bilateral lung lesions"
 
@@ -14,11 +14,8 @@ Repeat the command to resume an interrupted build. With `--engine elasticsearch`
 ELASTICSEARCH_URL or OPENSEARCH_URL. docs/guides/datastore.md has the details.
 """
 
-import sys
-
-from hf_domain.datastore import push_to_hub
+from hf_domain.datastore import Datastore, push_to_hub
 from hf_domain.datastore.flags import DatastoreArguments, DocumentArguments, build_or_open
-from hf_domain.datastore.highlight import format_text, read_passages
 from hf_domain.training.arguments import parse_arguments
 
 ARGUMENTS = (DocumentArguments, DatastoreArguments)
@@ -35,7 +32,20 @@ def main() -> None:
     if args.push_to_hub_id:
         print(push_to_hub(datastore, args.push_to_hub_id))
     for query in args.query:
-        print(format_text(read_passages(datastore, query, args.num_passages), sys.stdout.isatty()))
+        print(f"\nPassages for: {query}")
+        show_passages(datastore, query, args.num_passages)
+
+
+def show_passages(datastore: Datastore, query: str, count: int) -> None:
+    ((ids, scores),) = datastore.search([query], count)
+    for rank, (passage, score) in enumerate(zip(datastore.passages.select(ids), scores, strict=True), 1):
+        text = (
+            f"{rank}. passage {passage['id']}, document {passage['document_id']}, score {score:.2f}: {passage['text']}"
+        )
+        # Control characters of somebody else's text could command the terminal.
+        print("".join(character if character.isprintable() else " " for character in text))
+    if not ids:
+        print("None has a word in common with this text.")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, pairwise
+from itertools import chain
 from operator import add
-from typing import NamedTuple
 
 import regex
 
@@ -54,14 +53,6 @@ PROBE = (
 )
 CACHED_LENGTH = 40  # words repeat, Chinese sentences do not
 CACHED_CHUNKS = 2**18  # some 50 MB
-
-
-class Term(NamedTuple):
-    """A term and its place in the text."""
-
-    text: str
-    start: int
-    end: int
 
 
 def choose_analyzer(texts: Iterable[str]) -> str:
@@ -113,68 +104,44 @@ class Analyzer:
             terms.clear()
         return list(chain.from_iterable(map(terms.__getitem__, text.split())))
 
-    def find_terms(self, text: str) -> list[Term]:
-        """Return the terms of a text with their places; a function is called for each word."""
-        if self.function is not None:
-            words = [Term(word[0], *word.span()) for word in regex.finditer(r"\w+", text)]
-            return [Term(term, word.start, word.end) for word in words for term in self.function(word.text)]
-        return [
-            Term(term.text, chunk.start() + term.start, chunk.start() + term.end)
-            for chunk in regex.finditer(r"\S+", text)
-            for term in ANALYZERS[self.name](chunk[0])
-        ]
+
+def _analyze_standard(chunk: str) -> Iterator[str]:
+    for word, _, _ in _find_words(chunk):
+        yield _lower(word)
 
 
-def _analyze_standard(chunk: str) -> Iterator[Term]:
-    for word, _ in _find_words(chunk):
-        yield word._replace(text=_lower(word.text))
-
-
-def _analyze_english(chunk: str) -> Iterator[Term]:
-    for word, _ in _find_words(chunk):
-        text = word.text[:-2] if word.text.endswith(POSSESSIVES) else word.text
-        text = _lower(text)
+def _analyze_english(chunk: str) -> Iterator[str]:
+    for word, _, _ in _find_words(chunk):
+        text = _lower(word[:-2] if word.endswith(POSSESSIVES) else word)
         if text not in ENGLISH_STOP_WORDS:
-            yield word._replace(text=stem(text))
+            yield stem(text)
 
 
-def _analyze_cjk(chunk: str) -> Iterator[Term]:
-    run: list[Term] = []
-    for word, is_cjk in _find_words(chunk):
-        if run and (not is_cjk or word.start != run[-1].end):
+def _analyze_cjk(chunk: str) -> Iterator[str]:
+    run, end = "", 0  # characters that follow each other
+    for word, start, is_cjk in _find_words(chunk):
+        if not is_cjk or start != end:
             yield from _pair(run)
-            run = []
+            run = ""
+        text = _fold_width(word)
         if is_cjk:
-            run += _split_characters(word)
-        else:
-            text = _lower(_fold_width(word.text))
-            if text not in CJK_STOP_WORDS:
-                yield word._replace(text=text)
+            run, end = run + text, start + len(word)
+        elif (lower := _lower(text)) not in CJK_STOP_WORDS:
+            yield lower
     yield from _pair(run)
 
 
-def _pair(run: list[Term]) -> Iterator[Term]:
-    if len(run) == 1:
-        yield run[0]
-    for first, second in pairwise(run):
-        yield Term(first.text + second.text, first.start, second.end)
+def _pair(run: str) -> Iterable[str]:
+    return [run] if len(run) == 1 else map(add, run, run[1:])
 
 
-def _split_characters(word: Term) -> list[Term]:
-    folded = _fold_width(word.text)
-    if len(folded) != len(word.text):  # a mark merged with its letter
-        return [Term(character, word.start, word.end) for character in folded]
-    return [Term(character, word.start + i, word.start + i + 1) for i, character in enumerate(folded)]
-
-
-def _find_words(chunk: str) -> Iterator[tuple[Term, bool]]:
-    """Yield words, and whether their characters form pairs."""
+def _find_words(chunk: str) -> Iterator[tuple[str, int, bool]]:
+    """Yield words, where they begin, and whether their characters form pairs."""
     for match in WORD.finditer(chunk):
         kind = match.lastgroup
         is_cjk = kind in ("han", "hiragana") or (kind == "word" and SYLLABLES.fullmatch(match[0]) is not None)
         for start in range(match.start(), match.end(), MAX_WORD_LENGTH):
-            end = min(start + MAX_WORD_LENGTH, match.end())
-            yield Term(chunk[start:end], start, end), is_cjk
+            yield chunk[start : min(start + MAX_WORD_LENGTH, match.end())], start, is_cjk
 
 
 def _lower(word: str) -> str:
@@ -203,17 +170,12 @@ _RUNS = regex.compile(r"\p{Han}++|[!-~]++")
 
 
 def _make_cjk_terms(chunk: str) -> Iterator[str]:
-    """The terms of `_analyze_cjk`, without their places."""
+    """The terms of `_analyze_cjk`."""
     if chunk.isascii() or not _PLAIN_CJK.fullmatch(chunk) or _JOINED.search(chunk):
-        yield from (term.text for term in _analyze_cjk(chunk))
+        yield from _analyze_cjk(chunk)
         return
     for run in _RUNS.findall(chunk):
-        if run.isascii():
-            yield from _CACHES["cjk"][run]
-        elif len(run) == 1:
-            yield run
-        else:
-            yield from map(add, run, run[1:])
+        yield from _CACHES["cjk"][run] if run.isascii() else _pair(run)
 
 
 class _Cache(dict[str, tuple[str, ...]]):
@@ -230,7 +192,7 @@ class _Cache(dict[str, tuple[str, ...]]):
 
 
 _CACHES = {
-    "english": _Cache(lambda chunk: [term.text for term in _analyze_english(chunk)]),
-    "standard": _Cache(lambda chunk: [term.text for term in _analyze_standard(chunk)]),
+    "english": _Cache(_analyze_english),
+    "standard": _Cache(_analyze_standard),
     "cjk": _Cache(_make_cjk_terms),
 }

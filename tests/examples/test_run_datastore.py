@@ -40,7 +40,7 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
 
     rows = [
         {"body": TEXTS[0], "key": "old"},
-        {"body": "<omega> and number3", "key": "new"},
+        {"body": "<omega>\x1b[31m and number3", "key": "new"},
         {"body": "合同", "key": "zh"},
     ]
     (folder / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -50,8 +50,12 @@ def test_build_add_rebuild_search(folder, monkeypatch, capsys):
     datastore = Datastore.load(store)
     assert datastore.passages["document_id"][-2:] == ["new", "zh"] and datastore.manifest.max_length == 64
 
-    out = run(build_datastore, monkeypatch, capsys, output_dir=store, query=["omega", "number7"], num_passages=1)
-    assert "1. passage 20, document new" in out and "1. passage 7, document 7" in out and "\x1b" not in out
+    out = run(
+        build_datastore, monkeypatch, capsys, output_dir=store, query=["omega", "number7", "nowhere"], num_passages=1
+    )
+    assert "1. passage 20, document new, score " in out and "1. passage 7, document 7, score " in out
+    assert ": <omega> [31m and number3" in out and "\x1b" not in out  # no passage commands the terminal
+    assert "Passages for: nowhere\nNone has a word in common with this text." in out
     assert "22 passages from" in out and Datastore.load(store).passages.num_rows == 22  # a search adds nothing
 
     for flag, value in (("max_length", 32), ("engine", "opensearch"), ("analyzer", "standard")):

@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_domain import RadaForMaskedLM, RadaForQuestionAnswering, RadaForSequenceClassification, RadaModel
 from hf_domain.datastore import Datastore, build_datastore
-from hf_domain.datastore.highlight import format_text, read_passages
 from hf_domain.examples import run_classification, run_mlm, run_ner, run_qa
 from hf_domain.methods import PLAIN
 from hf_domain.methods.rada.explanation import explain
@@ -270,26 +268,18 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, monkeypatch):
     expected = reading.word_weights[0].mean(0)[1:-1].tolist()
     assert [weight for *_, weight in spans] == pytest.approx(expected, rel=1e-4)
 
-    def read(reader, query=text, **options):
-        found = explain(reader, tokenizer, store, [query], **options)
-        return format_text(read_passages(store, query, **vars(found)), use_bold=False)
-
-    assert f"passage {number}, document {passage['document_id']}" in (told := read(rada))
-    assert told.count("chosen by the model") == 1
-    assert "Prediction" not in told and "probability 1.000, chosen" in told
+    told = explain(rada, tokenizer, store, [text])
+    assert told.probabilities == {number: pytest.approx(1)} and told.predictions == []
     head = RadaForSequenceClassification.from_backbone(model, num_labels=2)
     head.config.id2label = {0: "gene", 1: "stock"}
-    told = read(head, " ".join(NAMES[:9]))
-    shares = [float(share) for share in re.findall(r"probability ([\d.]+)", told)]
-    assert len(shares) == 9 and sum(shares) == pytest.approx(1, abs=0.01)
-    chosen = re.search(r"probability ([\d.]+), chosen by the model", told)
-    assert float(chosen[1]) == max(shares)
+    told = explain(head, tokenizer, store, [" ".join(NAMES[:9])])
+    assert len(told.probabilities) == 9 and sum(told.probabilities.values()) == pytest.approx(1)
+    (chosen,) = told.weights
+    assert told.probabilities[chosen] == max(told.probabilities.values())
     batch = tokenizer(" ".join(NAMES[:9]), return_tensors="pt")
-    found = store.search([" ".join(NAMES[:9])])[0][0]
-    batch["passage_input_ids"] = torch.tensor([store.passages[found]["input_ids"]])
+    batch["passage_input_ids"] = torch.tensor([store.passages[[*told.found]]["input_ids"]])
     expected = head.eval()(**batch).logits[0].softmax(-1).tolist()
-    predicted = dict(re.findall(r"(gene|stock) ([\d.]+)", told.splitlines()[1]))
-    assert [float(predicted["gene"]), float(predicted["stock"])] == pytest.approx(expected, abs=0.001)
+    assert dict(told.predictions) == pytest.approx({"gene": expected[0], "stock": expected[1]}, abs=0.001)
     find, asked = Datastore.search, []
 
     def watch(self, texts, k, max_query_terms=None):
@@ -297,7 +287,7 @@ def test_what_a_model_reads_is_shown(datastore, model, topics, monkeypatch):
         return find(self, texts, k, max_query_terms)
 
     monkeypatch.setattr(Datastore, "search", watch)
-    read(rada, max_query_terms=1)
+    explain(rada, tokenizer, store, [text], max_query_terms=1)
     assert asked == [1]  # the model reads what is shown
 
 
