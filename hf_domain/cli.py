@@ -64,7 +64,7 @@ COMMANDS = {
     "predict": ("predict", "Label raw data with a fine-tuned model, with probabilities."),
     "compare": ("compare", "Compare methods at equal cost, following a plan."),
     "publish": ("publish", "Publish a trained model with its card; one of a comparison with its scores."),
-    "export": ("run_export", "Export a model to ONNX (also in int8) or torch.export."),
+    "export": ("run_export", "Export a model to ONNX."),
 }
 # Commands of earlier versions, and what does their work.
 REPLACED = {

@@ -1,4 +1,4 @@
-"""Export any encoder with its head for ONNX Runtime or `torch.export`, and check the program against the model.
+"""Export any encoder with its head to ONNX, and check the program against the model.
 
 `transformers.exporters` does the export. This module checks which models can be exported, keeps batch size and length
 free, writes the layout that ONNX loaders expect, and never writes a program whose outputs differ from the model's.
@@ -6,13 +6,11 @@ free, writes the layout that ONNX loaders expect, and never writes a program who
 
 import copy
 import inspect
-import logging
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import transformers
@@ -26,8 +24,6 @@ from hf_domain.modeling.backbone import BackbonePreTrainedModel, find_encoder, g
 from hf_domain.safe_io import write_folder, write_json
 from hf_domain.tasks.classification import find_vote
 
-logger = logging.getLogger(__name__)
-
 TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"})
 TARGETS = frozenset({"labels", "start_positions", "end_positions", "num_items_in_batch", "target_places"})
 # Two shapes besides the traced one; a third has the maximum length. An axis that was fixed by mistake fails on one.
@@ -38,9 +34,10 @@ TOLERANCE = 1e-3
 REPORT = "export_report.json"
 # The first release with what an export imports; earlier ones also call a program that torch no longer lets be called.
 EXPORTING = Version("5.23")
-# The names that transformers.js, optimum and sentence-transformers expect.
-PROGRAM, QUANTIZED = "onnx/model.onnx", "onnx/model_quantized.onnx"
-PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data", "model.pt2")
+# The name that transformers.js, optimum and sentence-transformers expect.
+PROGRAM = "onnx/model.onnx"
+# Everything in a folder that was made from an exported model, such as a program in int8.
+PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data")
 # Fields of a configuration that decide what is predicted from the outputs.
 DECIDING = ("label_thresholds", "version_2_with_negative", "null_score_diff_threshold")
 # The end of an architecture's name, by head.
@@ -53,33 +50,6 @@ HEADS = {
 }
 ONE_FILE = 2**31 - 2**20
 """Bytes of weights that fit into one ONNX file; protobuf allows 2 GiB."""
-NUM_TEXTS = 200
-"""Texts on which int8 is compared with float32."""
-
-
-@dataclass(frozen=True)
-class QuantizationReport:
-    """How close int8 comes to float32 on real texts, each in its own batch.
-
-    Args:
-        scheme: Key of `SCHEMES`: "channels", or "blocks" if channels are not close enough.
-        num_texts: Number of compared texts.
-        max_length: Number of tokens of the longest text, the longest that the encoder reads.
-        cosines: Smallest cosine over the texts, by output: of the mean-pooled states, and of the logits of a head
-            (minus their mean if there are more than two).
-        same_predictions: Share of predictions (for texts, words or masks) that equal the model's; None without a head.
-    """
-
-    scheme: str
-    num_texts: int
-    max_length: int
-    cosines: dict[str, float]
-    same_predictions: float | None
-
-    def __str__(self) -> str:
-        cosines = ", ".join(f"{name} at least {cosine:.3f}" for name, cosine in self.cosines.items())
-        same = "" if self.same_predictions is None else f"; {self.same_predictions:.1%} of the predictions are equal"
-        return f"int8 in {self.scheme}: cosine to float32 on {self.num_texts} texts: {cosines}{same}"
 
 
 @dataclass(frozen=True)
@@ -88,21 +58,17 @@ class ExportReport:
 
     Args:
         model: Class of the exported model.
-        export_format: "onnx" or "dynamo".
         parameters: Number of parameters of the model.
         max_length: Number of tokens of the longest text in the check.
-        file_bytes: Size of each program with its weights, by file.
+        file_bytes: Size of the program and of its weights, if they have a file of their own.
         differences: Largest absolute difference of any output from the model's, in float32, by "batch x length".
-        quantization: Report of the int8 program, if any.
     """
 
     model: str
-    export_format: str
     parameters: int
     max_length: int
     file_bytes: dict[str, int]
     differences: dict[str, float]
-    quantization: QuantizationReport | None = None
 
 
 def check_exportable(model: PreTrainedModel) -> None:
@@ -135,17 +101,14 @@ def check_exportable(model: PreTrainedModel) -> None:
             )
 
 
-def check_exporters(export_format: str) -> None:
-    """Raise a ValueError unless the format is known and the packages of an export are installed."""
-    if export_format not in ("onnx", "dynamo"):
-        raise ValueError(f"export_format must be 'onnx' or 'dynamo', but is {export_format!r}. Name one of them.")
+def check_exporters() -> None:
+    """Raise an error unless the packages of an export are installed."""
     if Version(version("transformers")) < EXPORTING:
         raise ValueError(
             f"an export needs transformers {EXPORTING} or newer, but this is {version('transformers')}. "
             "Run pip install -U transformers."
         )
-    packages = ("onnx", "onnxruntime", "onnxscript") if export_format == "onnx" else ()
-    require("an export to ONNX", *packages)
+    require("an export to ONNX", "onnx", "onnxruntime", "onnxscript")
 
 
 def load_trained(
@@ -187,55 +150,39 @@ def export_model(
     tokenizer: PreTrainedTokenizerBase,
     output_dir: str | Path,
     *,
-    export_format: Literal["onnx", "dynamo"] = "onnx",
-    int8: bool = False,
-    texts: Sequence[str] = (),
-    min_cosine: float = 0.99,
     max_seq_length: int | None = None,
 ) -> ExportReport:
     """Export a model with free batch size and length, check it against the model, and save it with its tokenizer.
 
-    An ONNX folder contains `onnx/model.onnx` and, with `int8`, `onnx/model_quantized.onnx`. `onnxruntime`,
-    transformers.js, optimum and sentence-transformers load these. For one of our models, the folder has the encoder's
-    configuration, because loaders choose by model type. `transformers.exporters.ExportedModel.from_pretrained` loads
-    "dynamo", with `trust_remote_code=True`: such a program is pickled, so load none that you did not make.
+    `onnxruntime`, transformers.js, optimum and sentence-transformers load the folder. For one of our models, it has the
+    encoder's configuration, because loaders choose by model type.
 
     Args:
         model: Any encoder or head that passes `check_exportable`. It is put into evaluation mode, without outputs of
             hidden states and attentions.
-        output_dir: Folder for the programs, the configuration, the tokenizer and `export_report.json`.
-        export_format: "onnx" for ONNX Runtime, "dynamo" for `torch.export`.
-        int8: Add an ONNX program for CPUs whose weights, embeddings included, are 8-bit integers; it quantizes
-            activations at run time. The fastest of `SCHEMES` whose outputs are close enough is used.
-        texts: Real texts on which int8 is compared with float32; the first 200 are used.
-        min_cosine: Minimum cosine between int8 and float32 outputs, for every text.
+        output_dir: Folder for `onnx/model.onnx`, the configuration, the tokenizer and `export_report.json`.
         max_seq_length: Number of tokens of the longest text to serve. Default: the encoder's limit.
 
     Raises:
         ValueError: The model cannot be exported, packages are missing, or the outputs of the export differ.
     """
-    check_exporters(export_format)
+    check_exporters()
     check_exportable(model)
     if model.dtype != torch.float32:
         raise ValueError(f"the model must have float32 weights, but has {model.dtype}. Load it with dtype='float32'.")
     check_place(Path(output_dir))
-    check_quantization(int8, export_format, texts, min_cosine)
     from transformers import exporters
 
     tokenizer = limit_length(tokenizer, model, max_seq_length)
     max_length = tokenizer.model_max_length
     model.eval()
     model.config.output_attentions = False
-    # The saved program returns only the outputs of the head; the check of int8 also needs the states.
-    model.config.output_hidden_states = int8 and model.base_model is not model
+    model.config.output_hidden_states = False
     sample: dict[str, Any] = make_inputs(model, tokenizer, TRACED_SHAPE)
     # DYNAMIC, not AUTO: if the trace fixes an axis, fail instead of exporting a program for one length.
     axes = {name: {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for name in sample}
-    exporter, config_class = {
-        "onnx": (exporters.OnnxExporter, exporters.OnnxConfig),
-        "dynamo": (exporters.DynamoExporter, exporters.DynamoConfig),
-    }[export_format]
-    exported = exporter().export(model, sample, config_class(dynamic=True, dynamic_shapes=axes))
+    config = exporters.OnnxConfig(dynamic=True, dynamic_shapes=axes)
+    exported = exporters.OnnxExporter().export(model, sample, config)
 
     differences: dict[str, float] = {}
     for shape in (*SHAPES, (1, max_length)):
@@ -249,30 +196,19 @@ def export_model(
     if (largest := max(differences.values())) > TOLERANCE:
         raise ValueError(
             f"the export must compute the model's outputs, but differs by up to {largest:.2g} ({differences}); "
-            "nothing was written. Try the other export_format."
+            "nothing was written. Try another version of torch or transformers."
         )
-    quantized = quantization = None
-    if int8:
-        quantized, quantization = quantize(model, tokenizer, exported, texts, min_cosine)
-    model.config.output_hidden_states = False
-    # Delete the programs of an earlier export: the report describes only the new ones.
+    # Delete the programs of an earlier export: the report describes only the new one.
     with write_folder(output_dir, replaced=PROGRAMS) as folder:
-        if export_format == "onnx":
-            save_program(exported.program, folder / PROGRAM)
-            make_loader_config(model).save_pretrained(folder)
-        else:
-            exported.save_pretrained(folder)
-        if quantized is not None:
-            save_program(quantized, folder / QUANTIZED)
+        save_program(exported.program, folder / PROGRAM)
+        make_loader_config(model).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         report = ExportReport(
             model=type(model).__name__,
-            export_format=export_format,
             parameters=model.num_parameters(),
             max_length=max_length,
             file_bytes={str(file.relative_to(folder)): file.stat().st_size for file in list_programs(folder)},
             differences=differences,
-            quantization=quantization,
         )
         write_json(folder / REPORT, asdict(report))
     return report
@@ -320,9 +256,6 @@ def save_program(program: Any, file: Path) -> None:
     import onnx_ir
 
     file.parent.mkdir(exist_ok=True)
-    for output in [*program.graph.outputs]:
-        if output.name.startswith("hidden_states"):
-            program.graph.outputs.remove(output)
     weights = sum(value.const_value.nbytes for value in program.graph.initializers.values())
     onnx_ir.save(program, str(file), external_data=f"{file.name}_data" if weights > ONE_FILE else None)
 
@@ -368,175 +301,10 @@ def make_inputs(
 def measure_difference(model: PreTrainedModel, exported: Any, inputs: dict[str, torch.Tensor]) -> float:
     """Return the largest absolute difference between the outputs of a model and its export, without padding."""
     differences = []
-    theirs = read_outputs(exported(**inputs))
-    for name, output in read_outputs(model(**inputs)).items():
+    theirs = dict(exported(**inputs).items())
+    for name, output in model(**inputs).items():
         difference = (output - theirs[name]).abs()
         if output.shape[:2] == inputs["input_ids"].shape:
             difference = difference[inputs["attention_mask"].bool()]
         differences.append(difference.max())
     return torch.stack(differences).max().item()  # Python's max() would ignore a NaN
-
-
-def read_outputs(outputs: Any) -> dict[str, torch.Tensor]:
-    """Return the outputs of a model or a program by name; of the hidden states, only the last."""
-    named = dict(outputs.items())
-    if "hidden_states" in named:
-        named["last_hidden_state"] = named.pop("hidden_states")[-1]
-    return named
-
-
-# ------------------------------------------------------------------------------------------------ int8
-
-
-def check_quantization(int8: bool, export_format: str, texts: Sequence[str], min_cosine: float) -> None:
-    """Raise a ValueError unless the options of int8 fit, before work starts."""
-    if not 0 <= min_cosine <= 1:
-        raise ValueError(f"min_cosine must be from 0 to 1, but is {min_cosine}")
-    if int8 and export_format != "onnx":
-        raise ValueError(f"int8 needs export_format='onnx', but export_format is {export_format!r}")
-    if int8 and not any(map(str.strip, texts)):
-        raise ValueError(
-            "int8 needs texts for a comparison with float32, but there are none. Give some of your domain."
-        )
-    if int8 and (count := sum(map(bool, map(str.strip, texts)))) < NUM_TEXTS:
-        logger.warning(
-            f"int8 should be compared with float32 on {NUM_TEXTS} texts, but there are only {count}. Give more texts."
-        )
-
-
-def quantize(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, exported: Any, texts: Sequence[str], min_cosine: float
-) -> tuple[Any, QuantizationReport]:
-    """Return the int8 program and its report.
-
-    Args:
-        tokenizer: Truncates texts to the maximum length to serve.
-        exported: The float32 export of the model.
-        texts: Real texts.
-        min_cosine: See `export_model`.
-
-    Raises:
-        ValueError: No scheme is close enough.
-    """
-    from transformers import exporters
-    from transformers.exporters.base import ExportedComponent
-
-    inputs = list(read_inputs(model, tokenizer, texts))
-    metadata = next(iter(exported.components.values())).metadata
-    reports = []
-    for scheme, quantize_program in SCHEMES.items():
-        program = quantize_program(exported.program, inputs[0])
-        quantized = exporters.ExportedModel({"model": ExportedComponent(program, metadata)}, "onnx")
-        cosines, same_predictions = compare_outputs(model, quantized, inputs, tokenizer.mask_token_id)
-        report = QuantizationReport(scheme, len(inputs), tokenizer.model_max_length, cosines, same_predictions)
-        if min(cosines.values()) >= min_cosine:
-            return program, report
-        reports.append(report)
-    best = max(reports, key=lambda report: min(report.cosines.values()))
-    name, cosine = min(best.cosines.items(), key=lambda item: item[1])
-    raise ValueError(
-        f"the cosine of {name} between int8 and float32 must be at least {min_cosine} on each of {best.num_texts} "
-        f"texts, but the smallest is {cosine:.3f}; nothing was written. Lower --min_cosine, or leave out --int8."
-    )
-
-
-def quantize_channels(program: Any, sample: dict[str, Any]) -> Any:
-    """Quantize weights with a scale per output channel, and activations at run time with a scale per tensor.
-
-    This is the fastest scheme. With one scale per weight matrix, the cosine would lose ten times as much. Weights of
-    matrices have seven bits: with eight, processors without VNNI add two products in 16 bits and cut what exceeds them,
-    and a program that was close where it was exported is not where it serves (cosine 0.915 instead of 0.989).
-    """
-    from transformers import exporters
-
-    config = exporters.OnnxRuntimeDynamicConfig(per_channel=True, reduce_range=True)
-    quantizer = exporters.OnnxRuntimeQuantizer(config)
-    return quantizer.quantize(program, sample, quantizer.supported_formats[0])
-
-
-def quantize_blocks(program: Any, sample: dict[str, Any]) -> Any:
-    """Quantize weights and activations with a scale per 128 inputs.
-
-    Activations inside a feed-forward network have outliers. With one scale per tensor, few of the 256 steps remain for
-    the other values; in blocks, outliers affect only their neighbors.
-    """
-    import onnx_ir
-    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-    from transformers import exporters
-
-    embeddings = exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(op_types_to_quantize=["Gather"]))
-    program = embeddings.quantize(program, sample, embeddings.supported_formats[0])
-    # The level requests 8-bit arithmetic; without it only the weights have 8 bits.
-    matrices = MatMulNBitsQuantizer(
-        onnx_ir.to_proto(program), bits=8, block_size=128, is_symmetric=True, accuracy_level=4
-    )
-    matrices.process()
-    return onnx_ir.from_proto(matrices.model.model)
-
-
-SCHEMES = {"channels": quantize_channels, "blocks": quantize_blocks}
-"""Fastest first; the next scheme is for models whose outputs the first one changes too much."""
-
-
-def read_inputs(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
-) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield the model's inputs for each text, in batches of one; the last text has the maximum length."""
-    texts = [text for text in texts if text.strip()][:NUM_TEXTS]
-    longest = " ".join(texts)
-    while len(tokenizer(longest, truncation=True)["input_ids"]) < tokenizer.model_max_length:
-        longest = f"{longest} {longest}"
-    accepted = inspect.signature(model.forward).parameters.keys()
-    for text in (*texts[: NUM_TEXTS - 1], longest):
-        inputs = tokenizer(text, truncation=True, return_tensors="pt")
-        if type(model).__name__.endswith("ForMaskedLM"):
-            inputs["input_ids"][:, 3:-1:7] = tokenizer.mask_token_id  # every seventh, about the share of training
-        yield {name: tensor for name, tensor in inputs.items() if name in accepted}
-
-
-@torch.no_grad()
-def compare_outputs(
-    model: PreTrainedModel, quantized: Any, batches: Sequence[dict[str, torch.Tensor]], mask_id: int | None
-) -> tuple[dict[str, float], float | None]:
-    """Return the smallest cosine of each output over the texts, and the share of equal predictions.
-
-    A regression has one value for a text and no predictions to be equal: the cosine is that of the values of all texts,
-    each minus the mean of float32.
-
-    Args:
-        model: The float32 model.
-        quantized: The int8 program.
-        batches: One text each.
-        mask_id: Compare a masked LM only at this token; elsewhere it merely repeats its input.
-    """
-    problem = getattr(model.config, "problem_type", None)
-    thresholds = getattr(model.config, "label_thresholds", None)
-    cut = torch.logit(torch.tensor(0.5 if thresholds is None else thresholds))
-    cosines: dict[str, list[float]] = {}
-    same: list[torch.Tensor] = []
-    values: list[torch.Tensor] = []
-    for inputs in batches:
-        masked = inputs["input_ids"] == (-1 if mask_id is None else mask_id)
-        outputs = read_outputs(quantized(**inputs))
-        for name, expected in read_outputs(model(**inputs)).items():
-            pair = torch.stack([outputs[name], expected])
-            if name == "logits" and pair[0].numel() == 1:
-                values.append(pair.flatten())
-                continue
-            if name.endswith("logits"):
-                if masked.any() and pair.shape[1:3] == masked.shape:
-                    pair = pair[:, masked]
-                several = problem == "multi_label_classification"
-                chosen = pair > cut if several else pair.argmax(-1)
-                same.append((chosen[0] == chosen[1]).flatten())
-                if pair.shape[-1] > 2 and not several:  # a common offset changes no probability, but raises the cosine
-                    pair = pair - pair.mean(-1, keepdim=True)
-            else:
-                pair = pair.mean(2)
-            cosine = torch.cosine_similarity(pair[0].flatten(), pair[1].flatten(), dim=0)
-            cosines.setdefault(name, []).append(cosine.item())
-    if values:
-        own, expected = torch.stack(values, dim=1)
-        cosines["logits"] = [torch.cosine_similarity(own - expected.mean(), expected - expected.mean(), dim=0).item()]
-    smallest = {name: min(values) for name, values in cosines.items()}
-    return smallest, torch.cat(same).float().mean().item() if same else None

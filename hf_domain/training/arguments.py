@@ -98,10 +98,7 @@ class FineTuningArguments(ModelArguments):
             "help": "Stop after this many evaluations (epochs) without a better score, and keep the best weights."
         },
     )
-    export: Literal["onnx", "dynamo"] | None = field(
-        default=None,
-        metadata={"help": "Export the trained model to output_dir/exported: onnx for ONNX Runtime, or torch.export."},
-    )
+    export: bool = field(default=False, metadata={"help": "Export the trained model to output_dir/exported, as ONNX."})
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
     frozen: bool = field(
         default=False,

@@ -14,7 +14,7 @@ EXPORTED = "exported"
 
 def check_export(model_args: FineTuningArguments, data_args: DataArguments, training_args: TrainingArguments) -> None:
     """Raise a ValueError, before a run starts, if `--export` lacks its packages or a training, or reads passages."""
-    if model_args.export is None:
+    if not model_args.export:
         return
     if getattr(data_args, "append_passage", False):
         raise ValueError(
@@ -30,7 +30,7 @@ def check_export(model_args: FineTuningArguments, data_args: DataArguments, trai
         raise ValueError(
             "--export needs --do_train, but this run does not train. Add it, or run hf-domain export on the model."
         )
-    check_exporters(model_args.export)
+    check_exporters()
 
 
 def export_trained(folder: Path, task: str, model_args: FineTuningArguments) -> str:
@@ -43,7 +43,6 @@ def export_trained(folder: Path, task: str, model_args: FineTuningArguments) -> 
         task: Pipeline tag of the Hub.
     """
     model, tokenizer = load_trained(str(folder), trust_remote_code=model_args.trust_remote_code)
-    assert model_args.export is not None
-    report = export_model(model, tokenizer, folder / EXPORTED, export_format=model_args.export)
+    report = export_model(model, tokenizer, folder / EXPORTED)
     largest = max(report.differences.values())
-    return f"Export ({report.export_format}, outputs within {largest:.1g} of the model's): {folder / EXPORTED}"
+    return f"Export (ONNX, outputs within {largest:.1g} of the model's): {folder / EXPORTED}"

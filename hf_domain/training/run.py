@@ -345,7 +345,7 @@ def finish_run(
     if trainer.is_world_process_zero() and call is None:
         repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
         command = suggest_command(task, str(trainer.args.output_dir), data_args, passage_args)
-        if isinstance(model_args, FineTuningArguments) and model_args.export is not None:
+        if isinstance(model_args, FineTuningArguments) and model_args.export:
             logger.info(export_trained(Path(str(trainer.args.output_dir)), task, model_args))
         log_end(trainer.args, repository, command)
 

@@ -379,7 +379,7 @@ def load_task_model(
         grow_tables(model, delta)
     match_tokenizer(tokenizer, model)
     check_weights(model, name)
-    if model_args.export is not None:
+    if model_args.export:
         if hasattr(model.config, "nearest_vote"):
             model.config.nearest_vote = None  # of an earlier training, which this one replaces
         check_exportable(model)

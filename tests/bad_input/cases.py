@@ -578,8 +578,6 @@ OTHERS = [
         ("--output_dir classifier", "classifier"),
         ("--output_dir task", "task"),
         ("--max_seq_length 513", "max_seq_length|513"),
-        ("--int8 --validation_file nowhere.txt", "nowhere.txt"),
-        ("--int8 --validation_file heldout.txt", "heldout.txt", {"heldout.txt": ""}),
     ),
     *list_cases(
         "quickstart",

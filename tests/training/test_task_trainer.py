@@ -49,7 +49,7 @@ def test_a_vote_of_an_earlier_training_keeps_no_model_from_its_export(model_args
     model.config.nearest_vote = {"count": 5, "weight": 0.4, "label_column": "label"}
     model.save_pretrained(model_args.model_name_or_path)
     assert load_task_model(AutoModelForSequenceClassification, model_args, tokenizer).config.nearest_vote is not None
-    model_args.export = "onnx"
+    model_args.export = True
     assert load_task_model(AutoModelForSequenceClassification, model_args, tokenizer).config.nearest_vote is None
 
 
