@@ -35,7 +35,6 @@ class PlanOptions(TypedDict, total=False):
     seeds: Sequence[int]
     pretraining_seeds: Sequence[int]
     learning_rates: Sequence[float]
-    train_fractions: Sequence[float]
     keep_models: Literal["best", "all", "none"]
     pretraining: Mapping[str, Any]
     fine_tuning: Mapping[str, Any]

@@ -92,7 +92,7 @@ def _check_encoder(plan: Plan) -> list[str]:
 
 
 def _check_numbers(plan: Plan) -> list[str]:
-    """List the problems of budget, seeds, rates and fractions."""
+    """List the problems of budget, seeds and rates."""
     problems = _check_budget(plan)
     lists = {"seeds": plan.seeds, "pretraining_seeds": plan.pretraining_seeds}
     lists |= {f"seeds of {name}": row.seeds for name, row in plan.methods.items() if row.seeds is not None}
@@ -101,11 +101,6 @@ def _check_numbers(plan: Plan) -> list[str]:
             problems.append(f"{name} must be different numbers, but are {seeds}. Correct the list.")
     wrong = find_wrong_values({"seed": [*chain.from_iterable(lists.values())], "learning_rate": plan.learning_rates})
     problems += [problem.removeprefix("--") for problem in wrong]
-    fractions = plan.train_fractions
-    if len(set(fractions)) < len(fractions) or not all(0 < share <= 1 for share in fractions):
-        problems.append(
-            f"train_fractions must be different numbers above 0 and up to 1, but are {fractions}. Correct the list."
-        )
     if plan.evaluation == "probe" and plan.learning_rates:
         problems.append("learning_rates must be left out with evaluation: probe, which does not fine-tune.")
     if len(set(plan.learning_rates)) < len(plan.learning_rates) or len(plan.learning_rates) == 1:
@@ -237,11 +232,6 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
         problems.append(reason)
     if task.kind == "retrieval" and task.folds is not None:
         problems.append("folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv.")
-    if task.kind in SENTENCES and plan.evaluation == "probe" and plan.train_fractions:
-        problems.append(
-            f"train_fractions must be left out, because a {task.kind} task needs no training examples with "
-            "evaluation: probe."
-        )
     return problems + _check_task_files(task, plan)
 
 

@@ -83,36 +83,6 @@ def draw_gains(report: Report) -> "Figure | None":
     return figure
 
 
-def draw_fractions(report: Report) -> "Figure | None":
-    """Draw the mean score of each row against the fraction of the training examples."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for share, at in {**report.fractions, 1.0: report}.items() if report.fractions else ():
-        for row in report.titles:
-            if (mean := at.average(row)) is not None:
-                points.setdefault(row, []).append((100 * share, mean))
-    return draw_lines(report, points, xlabel="percent of the training examples", ylabel="mean of the tasks")
-
-
-def draw_lines(report: Report, points: Mapping[str, list[tuple[float, float]]], **labels: str) -> "Figure | None":
-    """Draw a line for each row over a logarithmic axis, with its name at the end."""
-    if not points:
-        return None
-    figure, axes = make_axes()
-    colors = pick_colors(report)
-    axes.set_xscale("log")
-    values = sorted({x for line in points.values() for x, _ in line})
-    axes.set_xticks(values, [f"{value:,.3g}" if value < 1000 else f"{value / 1e6:.3g}M" for value in values])
-    axes.minorticks_off()
-    ends = []
-    for row, line in points.items():
-        axes.plot(*zip(*line, strict=True), marker="o", markersize=4, color=colors[report.titles[row]])
-        ends.append((line[-1], report.titles[row]))
-    axes.set_xlim(values[0] / 1.1, values[-1] * (values[-1] / values[0]) ** 0.45 * 1.1)
-    axes.set(**labels)
-    write_names(axes, ends, colors)
-    return figure
-
-
 def write_names(axes: Any, ends: Iterable[tuple[tuple[float, float], str]], colors: Mapping[str, str]) -> None:
     """Write names on the right of points, none on another one."""
     bottom, top = axes.get_ylim()

@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 STRICT: Any = {"extra": "forbid", "strict": True}
 # The name of a corpus that a plan gives only as a path.
 ONLY_CORPUS = "domain"
-# Names of earlier versions, by section; "" is the plan itself.
-RENAMED_FIELDS = {"": {"labels": "train_fractions"}, "methods": {"counterpart": "control"}}
+# Fields of rows in earlier versions.
+RENAMED_FIELDS = {"counterpart": "control"}
 
 
 @dataclass
@@ -93,8 +93,6 @@ class Plan:
     """Seeds of pre-training; each encoder is fine-tuned with each of `seeds`."""
     learning_rates: list[float] = field(default_factory=list)
     """Rates of fine-tuning to choose from: each row takes the best on a task's validation set, at the first seed."""
-    train_fractions: list[float] = field(default_factory=list)
-    """Fractions of the training examples with which rows are scored as well, beside all of them."""
     keep_models: Literal["best", "all", "none"] = "best"
     """Which fine-tuned models are kept; best: for each task the one with the best validation score."""
     pretraining: dict[str, Any] = field(default_factory=dict)
@@ -250,24 +248,24 @@ def expand_short_forms(content: dict[Any, Any]) -> list[str]:
 
 
 def rename_fields(content: dict[Any, Any]) -> None:
-    """Replace the names that earlier versions gave to fields and rows, in place."""
+    """Replace the names that earlier versions gave to rows and their fields, in place."""
     rows = content.get("methods")
-    entries = [("", content)]
-    if isinstance(rows, dict):
-        content["methods"] = rows = {
-            RENAMED.get(name, name) if not (isinstance(row, dict) and row.get("recipe")) else name: row
-            for name, row in rows.items()
-        }
-        entries += [("methods", row) for row in rows.values() if isinstance(row, dict)]
-    for section, entry in entries:
-        for old, new in RENAMED_FIELDS[section].items():
-            if old in entry:
+    if not isinstance(rows, dict):
+        return
+    content["methods"] = rows = {
+        RENAMED.get(name, name) if not (isinstance(row, dict) and row.get("recipe")) else name: row
+        for name, row in rows.items()
+    }
+    for row in rows.values():
+        if not isinstance(row, dict):
+            continue
+        for old, new in RENAMED_FIELDS.items():
+            if old in row:
                 logger.warning(f"The field {old} of a plan is now called {new}")
-                entry.setdefault(new, entry.pop(old))
-        if section == "methods":
-            for name in ("recipe", "after", "control"):
-                if isinstance(entry.get(name), str):
-                    entry[name] = RENAMED.get(entry[name], entry[name])
+                row.setdefault(new, row.pop(old))
+        for name in ("recipe", "after", "control"):
+            if isinstance(row.get(name), str):
+                row[name] = RENAMED.get(row[name], row[name])
 
 
 def complete_plan(plan: Plan) -> None:

@@ -267,8 +267,8 @@ def make_step(plan: Plan, output_dir: Path, method: str, task: str, results: Map
 
 def list_runs(results: Mapping[str, Result], method: str, task: str) -> list[Result]:
     """List the runs of a row on a task."""
-    runs = [r for r in results.values() if r.step.kind == "fine_tuning" and r.is_done and r.step.train_fraction is None]
-    return [r for r in runs if (r.step.method, r.step.task) == (method, task)]
+    runs = [result for result in results.values() if result.step.kind == "fine_tuning" and result.is_done]
+    return [run for run in runs if (run.step.method, run.step.task) == (method, task)]
 
 
 def list_choices(plan: Plan, runs: list[Result]) -> dict[str, float]:

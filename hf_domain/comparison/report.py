@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from hf_domain.comparison.decision import answer, format_chance, format_points, format_seconds, is_command, list_bets
-from hf_domain.comparison.figures import draw_forgetting, draw_fractions, draw_gains, save_figure
+from hf_domain.comparison.figures import draw_forgetting, draw_gains, save_figure
 from hf_domain.comparison.results import find_models, read_plan_file, read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
 from hf_domain.comparison.summary import Report, count_runs, is_cached, read_report
@@ -84,21 +84,6 @@ def make_mean_table(report: Report) -> pd.DataFrame:
     rows = {report.titles[row]: format_means(report, row) for row in list_rows(report)}
     table = pd.DataFrame.from_dict(rows, orient="index")
     return table.loc[:, (table != "").any()]
-
-
-def make_fraction_table(report: Report) -> pd.DataFrame | None:
-    """Return the mean of each row over the tasks, by the fraction of the training examples."""
-    if not report.fractions:
-        return None
-    fractions = {**report.fractions, 1.0: report}
-    return make_curve_table(report, {f"{share:.0%} of the examples": at for share, at in fractions.items()})
-
-
-def make_curve_table(report: Report, reports: Mapping[str, Report]) -> pd.DataFrame:
-    """Return a column for each of several reports: the means of the rows, and their gains over no adaptation."""
-    rows = list_rows(report)
-    cells = {name: [format_point(at, row) for row in rows] for name, at in reports.items()}
-    return pd.DataFrame(cells, [report.titles[row] for row in rows])
 
 
 def make_score_table(report: Report) -> pd.DataFrame:
@@ -179,13 +164,6 @@ SECTIONS = [
         make_mean_table,
         "p values are corrected by Holm's method for all comparisons of the plan. The control of a row is the row with "
         "equal pre-training. The interval on another task also covers other tasks.",
-    ),
-    Section(
-        "By the training examples",
-        make_fraction_table,
-        "Each row with a part of the training examples of each task.",
-        draw_fractions,
-        "fractions",
     ),
     Section(
         "Scores",
@@ -272,16 +250,6 @@ def format_means(report: Report, row: str) -> dict[str, str]:
         if difference is not None and difference.new_task is not None:
             new_task = "{:+.1f} to {:+.1f}".format(*difference.new_task)
     return cells | {"on another task": new_task}
-
-
-def format_point(report: Report, row: str) -> str:
-    """Write the mean of a row over its tasks, and its gain with its 95 % interval."""
-    if (mean := report.average(row)) is None:
-        return "no result"
-    gain = report.gains.get(row)
-    if gain is None or gain.low is None:
-        return f"{mean:.1f}"
-    return f"{mean:.1f} ({gain.mean:+.1f} [{gain.low:+.1f} to {gain.high:+.1f}])"
 
 
 def format_difference(difference: Difference) -> str:

@@ -25,14 +25,10 @@ COMMANDS_FILE = "commands.sh"
 COMMANDS_MARK = " missing steps of "
 # What a comparison makes before its plan.json, and what a folder of published results holds.
 EARLY = {"data", "texts", "locks", "results", "steps"}
-# Kinds and fields of steps in files of earlier versions.
-OLD_KINDS = {
-    "probe": "timing",
-    "evaluation": "held_out_loss",
-    "tuning": "lr_trial",
-    "best": "final",
-}
-OLD_FIELDS = {"rung": "budget", "labels": "train_fraction"}
+# Kinds of steps in files of earlier versions.
+OLD_KINDS = {"probe": "timing", "evaluation": "held_out_loss", "tuning": "lr_trial", "best": "final"}
+# Fields of steps in these files; this version reads the results of steps that left them empty.
+OLD_FIELDS = {*EMPTY_FIELDS, "rung", "labels"}
 
 
 @dataclass(frozen=True)
@@ -89,8 +85,7 @@ class Result:
     @classmethod
     def from_json(cls, content: dict[str, Any], step_id: str) -> Self:
         """Undo `to_json`, also for files of earlier versions, in which a step has no id."""
-        step = {OLD_FIELDS.get(name, name): value for name, value in content["step"].items()}
-        step = {name: value for name, value in step.items() if name not in EMPTY_FIELDS or value is not None}
+        step = {n: value for n, value in content["step"].items() if n not in OLD_FIELDS or value is not None}
         step |= {"kind": OLD_KINDS.get(step["kind"], step["kind"]), "name": rename_start(step["name"])}
         step |= {"method": RENAMED.get(str(step.get("method")), step.get("method")), "id": step_id}
         content = {**content, "step": Step(**step)}
@@ -181,11 +176,10 @@ def read_plan_file(output_dir: Path) -> dict[str, Any]:
 
 
 def upgrade_plan(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a plan.json with the present names of fields, rows and recipes."""
-    plan = {RENAMED_FIELDS[""].get(name, name): value for name, value in plan.items()}
+    """Return the content of a plan.json with the present names of rows, their fields and recipes."""
     rows = {}
     for name, row in plan["methods"].items():
-        row = {RENAMED_FIELDS["methods"].get(field, field): value for field, value in row.items()}
+        row = {RENAMED_FIELDS.get(field, field): value for field, value in row.items()}
         recipe = row["recipe"]
         row["recipe"] = INSTEAD[recipe][0] if recipe in INSTEAD else RENAMED.get(recipe, recipe)
         row |= {field: RENAMED.get(str(row[field]), row[field]) for field in ("after", "control")}
@@ -242,17 +236,15 @@ def check_output_dir(output_dir: Path) -> None:
 def find_best_runs(results: Iterable[Result]) -> dict[str, Result]:
     """Return for each task the fine-tuning with the best validation score, of any row and seed.
 
-    Only runs on all training examples count: the tables that a card shows have no others. The test set is not read: its
-    score stays an estimate of what the model does on new texts.
+    The test set is not read: its score stays an estimate of what the model does on new texts.
     """
     # Of equal scores the first name wins, in whatever order runs end: another would ask for a model that was dropped.
     results = sorted(results, key=lambda result: result.step.name)
     best: dict[str, tuple[float, Result]] = {}
     for result in results:
         step, score = result.step, result.get_validation_score()
-        is_whole = step.train_fraction in (None, 1)
         is_trained = step.kind == "fine_tuning" and step.flags.get("do_train") and result.is_done
-        if score is not None and is_whole and is_trained and score > best.get(str(step.task), (-math.inf,))[0]:
+        if score is not None and is_trained and score > best.get(str(step.task), (-math.inf,))[0]:
             best[str(step.task)] = score, result
     return {task: result for task, (_, result) in best.items()}
 

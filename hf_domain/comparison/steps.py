@@ -19,7 +19,7 @@ from hf_domain.data.files import SPLITS, find_files
 from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files
-from hf_domain.tasks.files import SENTENCES, VALUES, find_label_column, read_rows
+from hf_domain.tasks.files import SENTENCES, VALUES, find_label_column
 from hf_domain.tasks.retrieval import CORPUS, QUERIES
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.recipes import TRAINING_RECIPES
@@ -77,7 +77,7 @@ COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
 COMPARED_EXTRAS = {"sentences": "sentence-transformers"}
 # Fields of steps of earlier versions, which every other step left empty. They stay in the digests, so that the results
 # of these steps stay known.
-EMPTY_FIELDS = {"budget": None}
+EMPTY_FIELDS = {"budget": None, "train_fraction": None}
 
 Kind = Literal[
     "vocabulary", "datastore", "timing", "pretraining", "held_out_loss", "lr_trial", "fine_tuning", "final"
@@ -106,8 +106,6 @@ class Step:
     """Seed of the encoder's pre-training; None without one."""
     fold: int | None = None
     """Number of the fold, from 1; None without folds."""
-    train_fraction: float | None = None
-    """The fraction of the training examples that it takes; None: all."""
     metric: str | None = None
     """Metric of a fine-tuning or a trial of one."""
     minutes: float | None = None
@@ -184,19 +182,15 @@ def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
             add(step)
         seeds: Sequence[int | None] = [None] if plan.evaluation == "probe" else plan.list_seeds(row)
         for lister, task, seed in product(listers, tasks, seeds):
-            fractions = sorted(share for share in plan.train_fractions if share < 1)
             for fold in plan.tasks[task].list_folds():
                 # The encoder of the first pre-training chooses the rates for all.
                 trials = [] if seed is None else listers[0].try_rates(row, task, fold, [*steps])
                 for trial in trials:
                     add(trial)
                 if seed is None:
-                    last = lister.probe(row, task, fold, [*steps])
+                    add(lister.probe(row, task, fold, [*steps]))
                 else:
-                    last = lister.fine_tune(row, task, fold, seed, [*steps], [trial.name for trial in trials])
-                add(last)
-                for share in fractions:
-                    add(lister.take_fraction(last, share))
+                    add(lister.fine_tune(row, task, fold, seed, [*steps], [trial.name for trial in trials]))
     return [*steps.values()]
 
 
@@ -388,16 +382,6 @@ class StepLister:
             {"do_eval": True},
         )
         return Step(name, "held_out_loss", "mlm", flags, [encoder] if encoder else [], corpus=corpus)
-
-    def take_fraction(self, step: Step, fraction: float) -> Step:
-        """Return a step that takes the first examples of the training file only."""
-        file = put_root(step.flags["train_file"], self.root)
-        count = sum(1 for _ in read_rows(file, self.plan.folder))
-        count = min(count, int(step.flags.get("max_train_samples") or count))
-        # States are cached example by example, in the order of the files.
-        caches = {cache: f"{step.flags[cache]}-of{fraction:g}" for cache in CACHE_FLAGS if cache in step.flags}
-        changed = step.change(max_train_samples=max(1, round(fraction * count)), **caches)
-        return replace(changed, name=f"{step.name}-of{fraction:g}", train_fraction=fraction)
 
     def probe(self, row: str, task: str, fold: int | None, known: list[str]) -> Step:
         """Return the step that scores a frozen encoder."""

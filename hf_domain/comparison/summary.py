@@ -28,7 +28,7 @@ Runs = Mapping[tuple[str, str, str], Result]
 
 @dataclass
 class Report:
-    """The summary of a comparison at one fraction of the training examples.
+    """The summary of a comparison.
 
     Args:
         plan: See `read_plan_file`.
@@ -42,7 +42,6 @@ class Report:
         other_tokens: Titles of encoders with another vocabulary than the plan's encoder; losses are not comparable.
         unjudged: Rows that a probe cannot judge -> the row whose predictions they share, see `find_unjudged`.
         validation: Scores on the validation sets by row and task, in percent.
-        fractions: Fraction of the training examples -> the summary with it.
         models: For each task the fine-tuning with the best validation score, if its model was kept.
     """
 
@@ -57,7 +56,6 @@ class Report:
     other_tokens: set[str]
     unjudged: dict[str, str]
     validation: dict[str, dict[str, float]]
-    fractions: dict[float, "Report"] = field(default_factory=dict)
     models: Mapping[str, Result] = field(default_factory=dict)
 
     @property
@@ -96,10 +94,8 @@ class Report:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Steps without a result -> the reason; at all fractions of the training examples."""
-        reports = (self, *self.fractions.values())
-        every = chain.from_iterable(report.results.items() for report in reports)
-        return {name: result.error for name, result in every if not result.is_done}
+        """Steps without a result -> the reason."""
+        return {name: result.error for name, result in self.results.items() if not result.is_done}
 
     @property
     def missing(self) -> dict[str, list[str]]:
@@ -113,17 +109,7 @@ class Report:
 
 
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Summarize results, by their steps, with all training examples; the report also has the summaries of fractions."""
-    whole = {name: result for name, result in results.items() if result.step.train_fraction is None}
-    fractions = {}
-    for share in sorted({r.step.train_fraction for r in results.values() if r.step.train_fraction is not None}):
-        own = {n: r for n, r in results.items() if r.step.train_fraction == share or r.step.kind != "fine_tuning"}
-        fractions[share] = summarize(plan, own)
-    return replace(summarize(plan, whole), fractions=fractions)
-
-
-def summarize(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
-    """Summarize results, by their steps, of one fraction of the training examples."""
+    """Summarize results, by the names of their steps."""
     done = [result for result in results.values() if result.is_done]
     runs = gather_runs(plan, done)
     unjudged, same = find_unjudged(plan, runs), find_same_models(runs)

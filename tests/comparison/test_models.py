@@ -50,22 +50,6 @@ def test_runs_that_score_alike_have_one_best_in_whatever_order_they_end(content,
     assert first == last and {result.step.id for result in first.values()} == list_models(tmp_path / "plan")
 
 
-def test_a_run_on_fewer_examples_is_not_the_best(content, tmp_path, load):
-    """A card shows the scores on all labels."""
-
-    def run(step, plan, folder):
-        pretend(step, plan, folder)
-        if step.kind == "fine_tuning":
-            metrics = read_json(folder / METRICS)
-            is_small = step.train_fraction is not None
-            write_json(folder / METRICS, metrics | {"eval_macro_f1": 0.9 if is_small else 0.1 + (step.seed == 2) / 10})
-
-    content |= {"methods": {"dapt": None}, "train_fractions": [0.5], "general": None}
-    del content["tasks"]["entities"]
-    results = run_comparison(load(), tmp_path / "plan", run)
-    assert find_best_runs(results)["animals"].step.name == "dapt-animals-seed2"
-
-
 def test_other_choices_run_only_what_lost_its_model(content, tmp_path, ran, note, load):
     content |= {"methods": METHODS, "keep_models": "none"}
     output_dir = tmp_path / "plan"

@@ -116,19 +116,6 @@ def test_the_page_needs_no_other_file(tmp_path, run_plan):
     assert pixels.startswith(b"\x89PNG") and int.from_bytes(pixels[16:20], "big") > 1000
 
 
-def test_means_are_shown_by_the_examples(content, run_plan):
-    content |= {"methods": {"no_adaptation": None, "dapt": None}, "train_fractions": [0.5], "general": None}
-    written = run_plan()
-    means = [at.average("dapt") for at in (written.fractions[0.5], written)]
-    cells = make_tables(written)["By the training examples"].loc["DAPT"]
-    assert [cell.split()[0] for cell in cells] == [f"{mean:.1f}" for mean in means] and len({*means}) == 2
-    lines = figures.draw_fractions(written).axes[0].lines
-    drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in lines]
-    assert ([50, 100], pytest.approx(means)) in drawn
-    gain = written.gains["dapt"]
-    assert cells.iloc[1].endswith(f"({gain.mean:+.1f} [{gain.low:+.1f} to {gain.high:+.1f}])")
-
-
 def test_report_without_dapt_speaks_of_no_difference(content, tmp_path, load):
     content["methods"] = {"tapt": None}
     run_comparison(load(), tmp_path / "output", execute=pretend)

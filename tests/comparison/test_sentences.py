@@ -55,9 +55,6 @@ def test_kinds_metrics_and_flags_of_training(content, tmp_path, load):
         *(f"search/qrels/{name}.tsv" for name in ("train", "dev", "test")),
         *(f"search/{name}.jsonl" for name in ("corpus", "queries")),
     ]
-    content["train_fractions"] = [0.5, 1]
-    shares = list_scored(content, tmp_path)
-    assert shares["dapt-search-seed1-of0.5"].flags["max_train_samples"] == 4  # of 9 queries
 
 
 def test_frozen_encoders_need_no_training_data(content, tmp_path):
@@ -82,14 +79,13 @@ def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch, ref
     monkeypatch.setattr(checks, "explain_missing", lambda: "sentence embeddings need sentence-transformers")
     content["tasks"]["search"]["folds"] = 3
     content["methods"] |= {"rada": None, "vote": None}
-    content |= {"evaluation": "probe", "train_fractions": [0.5, 1]}
+    content["evaluation"] = "probe"
     (tmp_path / "search" / "qrels" / "dev.tsv").unlink()
     rows = (tmp_path / "pairs" / "test.jsonl").read_text()
     (tmp_path / "pairs" / "test.jsonl").write_text(rows + '{"sentence1": "a", "sentence2": "b", "score": "high"}\n')
     error = refuse()
     for part in (
         "tasks: pairs: sentence embeddings need sentence-transformers",
-        "tasks: pairs: train_fractions must be left out, because a similarity task needs no training examples",
         "tasks: pairs: a column must have values of one type, but score is 'high' in line 13 of pairs/test.jsonl",
         "tasks: search: folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv",
         "methods: rada: rada needs tasks of the kinds classification, multi_label, regression, ner, qa, but has "
