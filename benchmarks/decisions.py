@@ -46,11 +46,10 @@ def simulate(generator: np.random.Generator) -> tuple[np.ndarray, Any]:
         moved = statistics.SEED_DEVIATION / 3 * generator.normal(size=count)
         gains = gains - np.where(np.arange(count) > 0, moved, 0.0)
     pairs = [(name, "dapt") for name in names if name != "dapt"]
-    plan = {"evaluation": "fine_tune", "pretraining_seeds": [*range(pretrainings)]}
     recipe = {name: "no_adaptation" if name == "no_adaptation" else "dapt" for name in names}
-    plan["methods"] = {name: {"recipe": recipe[name], "after": None} for name in names}
+    methods = {name: {"recipe": recipe[name], "after": None} for name in names}
     report = SimpleNamespace(
-        plan=plan,
+        plan={"pretraining_seeds": [*range(pretrainings)], "methods": methods},
         runs={(name, "a", "1"): Result(None, "done") for name in names},  # type: ignore[arg-type]
         unlearned={name: {} for name in names},
         gains={name: compare_draws(draws[name], draws["no_adaptation"], draws.values()) for name in names[1:]},

@@ -23,7 +23,7 @@ from hf_domain.comparison import statistics
 from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
 from hf_domain.tasks.scores import ExampleCounts
 
-DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2), (1, None))
+DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2))
 
 
 class Simulation:
@@ -32,13 +32,13 @@ class Simulation:
     Args:
         sizes: Sizes of the test sets.
         pretraining_seeds: Number of pre-training seeds.
-        seeds: Number of fine-tuning seeds; None without seeds, as with a probe.
+        seeds: Number of fine-tuning seeds.
         rows: Number of rows of a plan; the first is compared with every other.
     """
 
-    def __init__(self, sizes: list[int], pretraining_seeds: int, seeds: int | None, rows: int):
+    def __init__(self, sizes: list[int], pretraining_seeds: int, seeds: int, rows: int):
         self.sizes, self.rows = sizes, rows
-        self.runs = [(p, s) for p in range(pretraining_seeds) for s in (range(seeds) if seeds else [None])]
+        self.runs = [(p, s) for p in range(pretraining_seeds) for s in range(seeds)]
         self.seeds, self.pretraining_seeds = seeds, pretraining_seeds
         self.visible = find_visible_difference(sizes, seeds, pretraining_seeds, rows - 1, rows)
 
@@ -61,8 +61,7 @@ class Simulation:
                 for pretraining, seed in self.runs:
                     points = suits + np.sqrt(statistics.OF_ONE_RUN) * generator.normal(size=size)
                     points += moved[row, pretraining] + better[row]
-                    if seed is not None:
-                        points += statistics.SEED_DEVIATION * generator.normal()
+                    points += statistics.SEED_DEVIATION * generator.normal()
                     column = points[:, None] / 100
                     scores[row][pretraining, seed] = ExampleCounts(column, column, column, "mean")
             for row, runs in draw_scores(scores, seed=task).items():
@@ -92,7 +91,7 @@ def main() -> None:
         shares = [(ps < 0.05).mean(), np.mean(covered), (ps < 0.05).any(1).mean(), (corrected < 0.05).any(1).mean()]
         cells = [f"{100 * share:.1f} %" for share in shares]
         cells += [f"{simulation.visible:.1f} points", f"{100 * np.mean(seen):.0f} %"]
-        name = f"{pretraining_seeds} x {seeds}" if seeds else "probe"
+        name = f"{pretraining_seeds} x {seeds}"
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
         figures[name] = dict(zip(names, [*map(float, shares), simulation.visible, float(np.mean(seen))], strict=True))
     if args.output:

@@ -31,7 +31,6 @@ class PlanOptions(TypedDict, total=False):
     budget: Mapping[str, float]
     """`{"minutes": 30}`, instead of `num_tokens`."""
     general: str
-    evaluation: Literal["fine_tune", "probe"]
     seeds: Sequence[int]
     pretraining_seeds: Sequence[int]
     learning_rates: Sequence[float]

@@ -13,13 +13,12 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoConfig, AutoTokenizer
 from hf_domain.cli import import_command
 from hf_domain.comparison.plan import Corpus, Plan, Row
 from hf_domain.comparison.rows import RECIPES, explain_recipe
-from hf_domain.comparison.steps import FROZEN_FLAGS, PROBE_FLAGS, ROOT, Step
+from hf_domain.comparison.steps import ROOT, Step
 from hf_domain.data.corpora import check_length
 from hf_domain.data.csv_files import drop_packing
 from hf_domain.data.files import BUILDERS, SPLITS, check_held_out, find_files
 from hf_domain.extras import is_installed
 from hf_domain.hub import is_hub_id
-from hf_domain.methods import METHODS, NO_ADAPTATION
 from hf_domain.safe_io import is_url
 from hf_domain.tasks.files import METRICS, SENTENCES, Task, check_task_files, find_kind
 from hf_domain.tasks.sentences import explain_missing
@@ -58,8 +57,7 @@ def check_plan(plan: Plan) -> list[str]:
     for name, method in plan.methods.items():
         problems += [f"methods: {name}: {problem}" for problem in check_row(method, plan)]
     for name, method in plan.methods.items() if not problems else ():  # these follow the rows that it starts from
-        found = _check_folds(method, plan) + _check_states(method, plan)
-        problems += [f"methods: {name}: {problem}" for problem in found]
+        problems += [f"methods: {name}: {problem}" for problem in _check_folds(method, plan)]
     return problems
 
 
@@ -101,8 +99,6 @@ def _check_numbers(plan: Plan) -> list[str]:
             problems.append(f"{name} must be different numbers, but are {seeds}. Correct the list.")
     wrong = find_wrong_values({"seed": [*chain.from_iterable(lists.values())], "learning_rate": plan.learning_rates})
     problems += [problem.removeprefix("--") for problem in wrong]
-    if plan.evaluation == "probe" and plan.learning_rates:
-        problems.append("learning_rates must be left out with evaluation: probe, which does not fine-tune.")
     if len(set(plan.learning_rates)) < len(plan.learning_rates) or len(plan.learning_rates) == 1:
         problems.append(
             f"learning_rates must be at least two different numbers, but are {plan.learning_rates}. Add another, or "
@@ -226,8 +222,6 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
             "metric positive_micro_f1 needs negative_labels, but the options have none. Add options: {negative_labels: "
             "...}."
         )
-    if plan.evaluation == "probe" and task.kind == "qa":
-        problems.append("a probe cannot score question answering. Remove the task, or set evaluation: fine_tune.")
     if task.kind in SENTENCES and (reason := explain_missing()) is not None:
         problems.append(reason)
     if task.kind == "retrieval" and task.folds is not None:
@@ -237,8 +231,6 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
 
 def _check_task_files(task: Task, plan: Plan) -> list[str]:
     files = {split: task.get_file(split) for split in SPLITS}
-    if task.kind == "retrieval" and plan.evaluation == "probe":  # it trains nothing, and many tasks of BEIR only test
-        files = {split: file for split, file in files.items() if split == "test" or (plan.folder / file).is_file()}
     names = task.options.get("text_column_names")
     if not isinstance(names, str | None):
         return [f"text_column_names must be text such as one,two, but is {names}. Write it as text."]
@@ -281,7 +273,7 @@ def check_row(method: Row, plan: Plan) -> list[str]:
             f"the flag datastore must be left out, because the comparison builds a datastore for {name}. Set its "
             "options in `datastore`."
         )
-    return problems + _check_tasks(method, plan) + _check_probe(method, plan) + _check_chain(method, plan)
+    return problems + _check_tasks(method, plan) + _check_chain(method, plan)
 
 
 def _check_tasks(method: Row, plan: Plan) -> list[str]:
@@ -305,24 +297,6 @@ def _check_tasks(method: Row, plan: Plan) -> list[str]:
     if any(group.get("nearest_vote") for group in flags) and not is_installed("tantivy"):
         problems.append(
             "nearest_vote needs tantivy, which is not installed. Run pip install tantivy, or leave the vote out."
-        )
-    return problems
-
-
-def _check_probe(method: Row, plan: Plan) -> list[str]:
-    """List what a row cannot have if nothing is fine-tuned."""
-    if plan.evaluation != "probe":
-        return []
-    problems = []
-    if RECIPES[method.recipe].fine_tuning:
-        problems.append(
-            f"{method.recipe} must be left out with evaluation: probe, because it changes only fine-tuning. Use the "
-            "recipe no_adaptation, or evaluation: fine_tune."
-        )
-    if dropped := sorted(map(str, method.fine_tuning.keys() - PROBE_FLAGS - FROZEN_FLAGS)):
-        problems.append(
-            f"fine_tuning: {', '.join(dropped)} must be left out in a row with evaluation: probe, which has no such "
-            "flags. Remove it, or set evaluation: fine_tune."
         )
     return problems
 
@@ -374,33 +348,6 @@ def _check_folds(method: Row, plan: Plan) -> list[str]:
             f"{', '.join(folded)}."
         ]
     return []
-
-
-def _check_states(method: Row, plan: Plan) -> list[str]:
-    """Note a row that may have the states of its start, if no row shows these: a probe would judge it all the same.
-
-    That is a module on top of a frozen encoder, such as VarMAE's; see `find_unjudged`.
-    """
-    own = METHODS.get(str(RECIPES[method.recipe].method))
-    if plan.evaluation != "probe" or own is None or own.trains_stock_model or own.extends_vocabulary:
-        return []
-    flags = RECIPES[method.recipe].defaults | plan.pretraining | method.pretraining
-    if own.reads_memory or own.reads_passages or "freeze_backbone=false" in str(flags.get("config_overrides")).lower():
-        return []
-    start = method.after or NO_ADAPTATION
-    shown = plan.methods.get(start, Row(tasks=[]))
-    lacking = [] if shown.tasks is None else sorted({*(method.tasks or plan.tasks)} - {*shown.tasks})
-    if method.encoder is not None:
-        found = f"none starts from {method.encoder}. Add one with recipe: no_adaptation and this encoder, and name it "
-        found += "in after instead"
-    elif lacking:
-        found = f"{start} is missing, or not tested on {', '.join(lacking)}. Add it"
-    else:
-        return []
-    return [
-        f"{method.recipe} needs a row with the states that it starts from, because it may leave them as they are, "
-        f"which a probe cannot judge, but {found}."
-    ]
 
 
 # ---- steps

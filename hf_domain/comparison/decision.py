@@ -52,8 +52,7 @@ def answer(report: Report) -> list[str]:
     lines = [*decide(report), describe_floors(report)] if has_learned else []
     failed = len(report.failed)
     failures = f"{failed} step{'s' * (failed != 1)} failed. Repeat the command to run them again." if failed else ""
-    limits = [describe_unjudged(report), failures, list_unlearned(report)]
-    return [line for line in (describe_missing(report), *lines, *limits) if line]
+    return [line for line in (describe_missing(report), *lines, failures, list_unlearned(report)) if line]
 
 
 def is_command(line: str) -> bool:
@@ -219,7 +218,7 @@ def describe_doubt(report: Report, best: Bet) -> str:
     """Say what could change the answer, with the minutes that this took here."""
     parts, costs, plan = [], report.costs, report.plan
     runs = [run.seconds for run in report.runs.values() if run.seconds is not None]
-    if runs and plan["evaluation"] != "probe":
+    if runs:
         parts.append(f"twice the seeds ({format_seconds(sum(runs))})")
     # Of a row without a training of its own, such as the vote, these are the seconds of the row it starts from.
     untrained = [name for name, recipe in RECIPES.items() if recipe.method is None]
@@ -257,9 +256,8 @@ def list_next_commands(report: Report, row: str) -> list[str]:
     plan, lines = report.plan, []
     if report.models:
         lines += ["Predict with the model that is best on validation:", f"hf-domain predict {plan['root']} new.jsonl"]
-    if plan["evaluation"] != "probe":
-        lines.append(f"Train {report.titles[row]} on all labeled examples, ready to publish:")
-        lines.append(f"hf-domain compare {plan['path']} --train_best")
+    lines.append(f"Train {report.titles[row]} on all labeled examples, ready to publish:")
+    lines.append(f"hf-domain compare {plan['path']} --train_best")
     return lines
 
 
@@ -314,14 +312,3 @@ def describe_floors(report: Report) -> str:
             of_words = ", so this is a task of words" if name == LINEAR else ""
             parts.append(f"on {task} the {name} scores {known[name]:.1f}, and the best row {best:.1f}{of_words}")
     return f"Without an encoder, {'; '.join(parts)}." if parts else ""
-
-
-def describe_unjudged(report: Report) -> str:
-    """Say which rows a probe cannot judge."""
-    parts = [f"{report.titles[own]} (the states of {report.titles[start]})" for own, start in report.unjudged.items()]
-    return (
-        f"A probe cannot judge {', '.join(parts)}: it reads the states of the encoder, and this training leaves them "
-        "unchanged. Fine-tune to judge it."
-        if parts
-        else ""
-    )

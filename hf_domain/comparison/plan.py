@@ -85,8 +85,6 @@ class Plan:
     methods: dict[str, Row]
     budget: Budget
     general: str | None = None
-    evaluation: Literal["fine_tune", "probe"] = "fine_tune"
-    """How encoders are scored: fine-tuned with each seed, or frozen under a logistic regression on their states."""
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     """Seeds of fine-tuning."""
     pretraining_seeds: list[int] = field(default_factory=lambda: [42])

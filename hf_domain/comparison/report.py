@@ -122,7 +122,7 @@ def make_cost_table(report: Report) -> pd.DataFrame:
     if "inference ms" in costs:
         cached = costs.index.isin([report.titles[row] for row in report.titles if is_cached(report, row)])
         costs.loc[cached & (costs["inference ms"] != ""), "inference ms"] += " (cached)"
-    return costs.rename(columns={"fine-tuning s": "probe s"} if report.plan["evaluation"] == "probe" else {})
+    return costs
 
 
 def make_loss_table(report: Report) -> pd.DataFrame | None:
@@ -221,7 +221,7 @@ def list_rows(report: Report) -> list[str]:
 
 def rank_validation(report: Report) -> list[tuple[str, float]]:
     """Return the rows with their mean scores on validation, the best first; of those with scores on the most tasks."""
-    rows = {row: scores for row, scores in report.validation.items() if scores and row not in report.unjudged}
+    rows = {row: scores for row, scores in report.validation.items() if scores}
     tasks = max(rows.values(), key=len, default={}).keys()
     means = {row: statistics.mean(scores.values()) for row, scores in rows.items() if scores.keys() == tasks}
     return sorted(means.items(), key=lambda item: -item[1])
@@ -234,8 +234,6 @@ def format_means(report: Report, row: str) -> dict[str, str]:
     count = sum(bool(seeds) for seeds in report.scores[row].values())
     if mean is not None and count < len(report.plan["tasks"]):
         cells["mean"] += f" ({count} task{'s' * (count > 1)})"
-    if row in report.unjudged:
-        cells["mean"] += f", not judged: the states of {report.titles[report.unjudged[row]]}"
     pairs = {other: difference for (own, other), difference in report.decisions.items() if own == row}
     control = next((other for other in pairs if other != BASELINE), None)
     columns = {"over its control": control}
@@ -283,9 +281,7 @@ def format_cell(report: Report, row: str, task: str, runs: Mapping[str, float], 
     cell = f"{statistics.mean(runs.values()):.1f}"
     if len(runs) > 1:
         cell += f" ± {measure_spread(runs):.1f}"
-    is_probe = report.plan["evaluation"] == "probe"
-    is_pretrained = any("-" in name or (is_probe and name) for name in runs)
-    expected = count_runs(report.plan, row, is_pretrained)
+    expected = count_runs(report.plan, row, is_pretrained=any("-" in name for name in runs))
     if len(runs) < expected:
         cell += f" [{len(runs)} of {expected} runs]"
     if unlearned:
@@ -324,9 +320,7 @@ def explain(report: Report) -> str:
     parts = [
         f"Every pre-training had the same budget: {cost}.",
         "The cost of a row that starts from another row includes both.",
-        "Scores come from linear models on the states of frozen encoders, which have no seed."
-        if plan["evaluation"] == "probe"
-        else f"Scores are means over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
+        f"Scores are means over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
         f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''}.",
         "For similarity and retrieval, texts are compared by the cosine of their mean states."
         if any(task["kind"] in SENTENCES for task in plan["tasks"].values())

@@ -243,8 +243,8 @@ def find_best_runs(results: Iterable[Result]) -> dict[str, Result]:
     best: dict[str, tuple[float, Result]] = {}
     for result in results:
         step, score = result.step, result.get_validation_score()
-        is_trained = step.kind == "fine_tuning" and step.flags.get("do_train") and result.is_done
-        if score is not None and is_trained and score > best.get(str(step.task), (-math.inf,))[0]:
+        is_run = step.kind == "fine_tuning" and result.is_done
+        if score is not None and is_run and score > best.get(str(step.task), (-math.inf,))[0]:
             best[str(step.task)] = score, result
     return {task: result for task, (_, result) in best.items()}
 

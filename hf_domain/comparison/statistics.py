@@ -38,7 +38,7 @@ SHARED_BY_SEEDS, OF_ONE_RUN = 134.0, 729.0
 SEED_DEVIATION = 1.35
 
 RunSeeds = tuple[int | None, int | None]
-"""The seeds of pre-training and of fine-tuning; None without such training."""
+"""The seeds of pre-training, None without one, and of fine-tuning."""
 Draws = Mapping[str, Mapping[RunSeeds, np.ndarray]]
 """Task -> run -> its score on the test set, followed by those on the resampled test sets."""
 
@@ -218,8 +218,6 @@ def _estimate_seeds(rows: Sequence[Draws], pool: Iterable[Draws] = ()) -> list[_
     for row in rows:
         if (values := _list_pretrainings(row)) is not None:
             pretrained.append(values)
-        elif all(seed is None for runs in row.values() for _, seed in runs):
-            continue  # fitting a probe is deterministic
         elif any(len(runs) < 2 for runs in row.values()):
             return None
         else:
@@ -274,7 +272,7 @@ def correct(differences: Mapping[tuple[str, str], Difference | None]) -> dict[tu
 
 def find_visible_difference(
     sizes: Sequence[int],
-    seeds: int | None,
+    seeds: int,
     pretraining_seeds: int = 1,
     comparisons: int = 1,
     rows: int = 2,
@@ -286,7 +284,7 @@ def find_visible_difference(
 
     Args:
         sizes: Sizes of the test sets.
-        seeds: Number of fine-tuning seeds; None without seeds, as with a probe.
+        seeds: Number of fine-tuning seeds.
         pretraining_seeds: Number of pre-training seeds. If there are several, each is assumed to move the mean over
             the tasks as much as a seed of fine-tuning moves a task.
         comparisons: Number of comparisons for which the p values are corrected.
@@ -299,9 +297,8 @@ def find_visible_difference(
         return None
     generator = np.random.default_rng(0)
     examples = np.array(sizes, dtype=float)
-    num_tasks, runs = len(sizes), (seeds or 1) * pretraining_seeds
-    own_examples = OF_ONE_RUN / examples / runs
-    deviations = SEED_DEVIATION**2 / runs if seeds is not None else 0.0
+    num_tasks, runs = len(sizes), seeds * pretraining_seeds
+    own_examples, deviations = OF_ONE_RUN / examples / runs, SEED_DEVIATION**2 / runs
     expected = np.tile(own_examples + deviations, 2), np.tile(own_examples, 2)  # of the seeds of both rows, by task
     fixed = float((SHARED_BY_SEEDS / examples + 2 * own_examples).sum()) / num_tasks**2
     of_pretraining = SEED_DEVIATION**2 / pretraining_seeds if pretraining_seeds > 1 else 0.0
@@ -310,10 +307,8 @@ def find_visible_difference(
         between, in_both = (np.array([value.sum()]) / num_tasks**2 for value in expected)
         between += 2 * of_pretraining
         freedom = rows * (pretraining_seeds - 1)
-    elif seeds is not None:
-        (between, in_both), freedom = (value / num_tasks**2 for value in expected), seeds - 1
     else:
-        between, in_both, freedom = np.zeros(1), np.zeros(1), 1
+        (between, in_both), freedom = (value / num_tasks**2 for value in expected), seeds - 1
     estimated = between * generator.chisquare(freedom, size=(trials, len(between))) / freedom
     variance = fixed + np.maximum(0, estimated - in_both).sum(1)
     with np.errstate(divide="ignore"):
@@ -328,8 +323,7 @@ def predict_power(plan: Plan) -> str:
     pretrained, comparisons = len(plan.pretraining_seeds), len(plan.list_pairs())
     if not comparisons:
         return ""
-    seeds = None if plan.evaluation == "probe" else len(plan.seeds)
-    points = find_visible_difference(sizes, seeds, pretrained, comparisons, rows=max(2, len(plan.methods)))
+    points = find_visible_difference(sizes, len(plan.seeds), pretrained, comparisons, rows=max(2, len(plan.methods)))
     if points is None:
         return "This plan can test no difference, because it has one seed. Use at least three."
     return (

@@ -19,7 +19,7 @@ from hf_domain.data.files import SPLITS, find_files
 from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files
-from hf_domain.tasks.files import SENTENCES, VALUES, find_label_column
+from hf_domain.tasks.files import VALUES, find_label_column
 from hf_domain.tasks.retrieval import CORPUS, QUERIES
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.recipes import TRAINING_RECIPES
@@ -61,15 +61,6 @@ EVALUATION_FLAGS = {
     *("use_cpu", "preprocessing_num_workers", "overwrite_cache", "cache_dir", "trust_remote_code"),
     *("report_to", "disable_tqdm"),
 }
-# Flags of fine-tuning that a probe takes.
-PROBE_FLAGS = {
-    *("model_name_or_path", "train_file", "validation_file", "test_file", "text_column_names", "label_column_name"),
-    *("do_regression", "max_seq_length", "per_device_eval_batch_size", "use_cpu", "report_to"),
-    *("max_train_samples", "max_eval_samples", "max_predict_samples"),
-}
-# The same for sentence-transformers, which scores an encoder without training data.
-FROZEN_FLAGS = PROBE_FLAGS - {"train_file", "max_train_samples", "do_regression", "report_to"}
-FROZEN_FLAGS |= {"corpus_file", "queries_file", "do_eval", "do_predict"}
 # --------------------------------------------------------------------------------------------------------- identity
 # Results of other versions of what computes them are not comparable.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
@@ -180,17 +171,13 @@ def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
         tasks = [task for task in plan.tasks if row in plan.list_methods(task)]
         for step in chain(*(lister.make_encoder(row, task) for lister, task in product(listers, tasks))):
             add(step)
-        seeds: Sequence[int | None] = [None] if plan.evaluation == "probe" else plan.list_seeds(row)
-        for lister, task, seed in product(listers, tasks, seeds):
+        for lister, task, seed in product(listers, tasks, plan.list_seeds(row)):
             for fold in plan.tasks[task].list_folds():
                 # The encoder of the first pre-training chooses the rates for all.
-                trials = [] if seed is None else listers[0].try_rates(row, task, fold, [*steps])
+                trials = listers[0].try_rates(row, task, fold, [*steps])
                 for trial in trials:
                     add(trial)
-                if seed is None:
-                    add(lister.probe(row, task, fold, [*steps]))
-                else:
-                    add(lister.fine_tune(row, task, fold, seed, [*steps], [trial.name for trial in trials]))
+                add(lister.fine_tune(row, task, fold, seed, [*steps], [trial.name for trial in trials]))
     return [*steps.values()]
 
 
@@ -383,17 +370,6 @@ class StepLister:
         )
         return Step(name, "held_out_loss", "mlm", flags, [encoder] if encoder else [], corpus=corpus)
 
-    def probe(self, row: str, task: str, fold: int | None, known: list[str]) -> Step:
-        """Return the step that scores a frozen encoder."""
-        step = self.fine_tune(row, task, fold, 0, known)
-        is_of_sentences = self.plan.tasks[task].kind in SENTENCES
-        taken = FROZEN_FLAGS if is_of_sentences else PROBE_FLAGS
-        flags = {flag: value for flag, value in step.flags.items() if flag in taken}
-        flags |= {} if is_of_sentences else {"frozen": True}
-        if is_of_sentences and not (self.plan.folder / put_root(flags["validation_file"], self.root)).is_file():
-            del flags["validation_file"], flags["do_eval"]
-        return replace(step, name=f"{step.name.removesuffix('-seed0')}-frozen", seed=None, flags=flags)
-
     def try_rates(self, row: str, task: str, fold: int | None, known: list[str]) -> list[Step]:
         """Return the steps that try the learning rates at the first seed, on the validation set only."""
         step = self.fine_tune(row, task, fold, self.plan.seeds[0], known)
@@ -559,12 +535,7 @@ def list_options(plan: Plan, step: Step, text: str) -> dict[str, str]:
     options: dict[str, Any] = {} if step.task is None else plan.tasks[step.task].options
     columns = {name: value for name, value in options.items() if "text_column" in name}
     # Other columns make another text.
-    found = {"text_columns": json.dumps(columns, sort_keys=True)} if columns and text in step.flags.values() else {}
-    metric = plan.tasks[str(step.task)].metric if step.kind == "fine_tuning" else None
-    # The score leaves these labels out, but a probe has no flag for them.
-    if metric == "positive_micro_f1" and "negative_labels" not in step.flags:
-        found["negative_labels"] = str(options["negative_labels"])
-    return found
+    return {"text_columns": json.dumps(columns, sort_keys=True)} if columns and text in step.flags.values() else {}
 
 
 def _list_checkpoint(folder: Path) -> list[Path]:

@@ -8,16 +8,12 @@ from itertools import chain, combinations
 from typing import Any
 
 from hf_domain.comparison.results import Result
-from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.statistics import Difference, Draws, RunSeeds, compare_draws, compare_rows, draw_scores
 from hf_domain.comparison.steps import CACHE_FLAGS, Step, list_suffixes
-from hf_domain.methods import BASELINE, METHODS, NO_ADAPTATION
-from hf_domain.tasks.scores import Predictions, join_predictions
+from hf_domain.methods import BASELINE, NO_ADAPTATION
+from hf_domain.tasks.scores import join_predictions
 
 START_TITLE = "the encoder as it was"
-# Share of equal predictions from which two rows have the same states. VarMAE shared 99.4 % or more with its encoder on
-# five tasks, probed on different processors; the other rows shared at most 95 %.
-SAME_STATES = 0.98
 # Kinds of steps that train an encoder; those of earlier versions among them.
 TRAINED = ("pretraining", "trunk", "average")
 PREPARED = ("vocabulary", "datastore", "selection")
@@ -40,7 +36,6 @@ class Report:
         costs: Costs of the encoder and of its use, by row.
         losses: Masked-LM losses by title of the encoder and corpus.
         other_tokens: Titles of encoders with another vocabulary than the plan's encoder; losses are not comparable.
-        unjudged: Rows that a probe cannot judge -> the row whose predictions they share, see `find_unjudged`.
         validation: Scores on the validation sets by row and task, in percent.
         models: For each task the fine-tuning with the best validation score, if its model was kept.
     """
@@ -54,7 +49,6 @@ class Report:
     costs: dict[str, dict[str, float]]
     losses: dict[str, dict[str, float]]
     other_tokens: set[str]
-    unjudged: dict[str, str]
     validation: dict[str, dict[str, float]]
     models: Mapping[str, Result] = field(default_factory=dict)
 
@@ -112,9 +106,7 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     """Summarize results, by the names of their steps."""
     done = [result for result in results.values() if result.is_done]
     runs = gather_runs(plan, done)
-    unjudged, same = find_unjudged(plan, runs), find_same_models(runs)
-    # Of rows that are not judged no difference is computed; Holm's correction counts them all the same.
-    draws = draw_runs([run for (row, _, _), run in runs.items() if row not in unjudged], [*plan["tasks"]])
+    same, draws = find_same_models(runs), draw_runs(runs.values(), [*plan["tasks"]])
     stable = {*plan["titles"]} - {row for (row, _, _), run in runs.items() if not run.did_learn}
     losses, other_tokens = read_losses(plan, done)
     return Report(
@@ -127,7 +119,6 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         costs={row: read_costs(row, plan, done) for row in plan["titles"]},
         losses=losses,
         other_tokens=other_tokens,
-        unjudged=unjudged,
         validation=score_validation(plan, done),
     )
 
@@ -160,29 +151,6 @@ def name_run(step: Step) -> str:
     return "-".join(str(seed) for seed in (step.pretraining_seed, step.seed) if seed is not None)
 
 
-def find_unjudged(plan: dict[str, Any], runs: Runs) -> dict[str, str]:
-    """Return the rows that a probe cannot judge, with the row whose states they have.
-
-    A method that trains weights beside a frozen encoder, such as VarMAE, may leave the states that a probe reads as
-    they are. Its predictions are then those of the row that it starts from, but for rounding, if another processor made
-    them.
-    """
-    found = {}
-    for row, options in plan["methods"].items():
-        trained, start = RECIPES[options["recipe"]].method, options["after"] or NO_ADAPTATION
-        if plan["evaluation"] != "probe" or trained is None or METHODS[trained].trains_stock_model:
-            continue
-        predicted: dict[str, dict[str, Predictions]] = {row: {}, start: {}}
-        for (name, task, _), run in runs.items():
-            if name in predicted and run.predictions is not None:
-                predicted[name][task] = run.predictions
-        own, other = predicted[row], predicted[start]
-        shares = [each.measure_agreement(other[task]) for task, each in own.items() if task in other]
-        if shares and len(shares) == len(own) and min(shares) >= SAME_STATES:
-            found[row] = start
-    return found
-
-
 def find_missing(plan: dict[str, Any], results: list[Result]) -> dict[str, list[str]]:
     """Return the tasks that lack results, also failed ones, by row."""
     steps = [result.step for result in results if result.step.kind == "fine_tuning"]
@@ -205,7 +173,7 @@ def find_missing(plan: dict[str, Any], results: list[Result]) -> dict[str, list[
 
 def count_runs(plan: dict[str, Any], row: str, is_pretrained: bool) -> int:
     """Return the number of runs of a row on a task in a complete comparison."""
-    seeds = 1 if plan["evaluation"] == "probe" else len(plan["methods"][row].get("seeds") or plan["seeds"])
+    seeds = len(plan["methods"][row].get("seeds") or plan["seeds"])
     return seeds * (len(plan["pretraining_seeds"]) if is_pretrained else 1)
 
 

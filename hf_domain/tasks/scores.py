@@ -161,21 +161,6 @@ class Predictions:
         """Return the names of label ids."""
         return [[self.labels[number] for number in row] for row in rows]
 
-    def measure_agreement(self, other: Self) -> float:
-        """Return the share of texts, or of words of sentences, that another run predicts alike; scores up to 0.001.
-
-        It is 0 if the other run has another number of examples, such as a cross-validation with missing folds.
-        """
-        if (len(self.predicted), len(self.scores)) != (len(other.predicted), len(other.scores)):
-            return 0.0
-        if self.scores:
-            return float(np.mean(np.isclose(self.scores, other.scores, atol=1e-3)))
-        own, others = self.name(self.predicted), other.name(other.predicted)
-        if self.metric in METRICS["ner"]:
-            pairs = [pair for rows in zip(own, others, strict=True) for pair in zip(*rows, strict=False)]
-            return float(np.mean([word == other_word for word, other_word in pairs]))
-        return float(np.mean([text == other_text for text, other_text in zip(own, others, strict=True)]))
-
     def to_json(self) -> dict[str, Any]:
         """Return a compact form for a JSON file, with all examples in one line."""
         ids = {name: ";".join(map(_write_ids, getattr(self, name))) for name in ("gold", "predicted")}

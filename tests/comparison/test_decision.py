@@ -25,10 +25,8 @@ from hf_domain.comparison.decision import (
 from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import rank_validation, write_report
 from hf_domain.comparison.results import write_result
-from hf_domain.comparison.summary import find_unjudged
 from hf_domain.examples import compare
 from hf_domain.tasks.outputs import LABELS, format_labels
-from hf_domain.tasks.scores import Predictions
 
 ROWS = {"no_adaptation": None, "general_text": None, "dapt": None, "varmae": None, "gmap": {"after": "dapt"}}
 
@@ -68,7 +66,7 @@ def test_a_training_counts_once_among_the_costs_of_more():
     difference = SimpleNamespace(of_examples=0.0, of_seeds=0.0)
     costs = {row: {"pre-training s": 600.0, "tokens": 8.0} for row in ("dapt", "gmap", "vote")}
     methods = {row: {"recipe": row} for row in costs}
-    plan = {"evaluation": "fine_tuning", "pretraining_seeds": [1], "methods": methods}
+    plan = {"pretraining_seeds": [1], "methods": methods}
     report = SimpleNamespace(costs=costs, runs={}, plan=plan)
     told = decision.describe_doubt(report, SimpleNamespace(difference=difference))
     assert "another seed of pre-training (10 minutes)" in told and "twice the tokens (20 minutes)" in told
@@ -200,36 +198,8 @@ def test_an_unfinished_comparison_says_so_first(answer, tmp_path):
     assert report.costs["gmap"] == {}
 
 
-def test_a_probe_does_not_judge_a_row_that_has_the_states_of_another(content, tmp_path, run_plan):
-    content |= {"evaluation": "probe", "methods": {"no_adaptation": None, "dapt": None, "varmae": None}}
-
-    def run(step, plan, folder):
-        pretend(replace(step, name=step.name.replace("varmae-", "no_adaptation-")), plan, folder)
-
-    report = run_plan(run)
-    text = (tmp_path / "plan" / "report.md").read_text()
-    assert report.unjudged == {"varmae": "no_adaptation"} and report.decisions["varmae", "dapt"] is None
-    assert report.decisions["no_adaptation", "dapt"].corrected == pytest.approx(
-        min(1, 2 * report.decisions["no_adaptation", "dapt"].p)  # Holm's family has it all the same
-    )
-    assert ", not judged: the states of no adaptation |" in text and "A probe cannot judge VarMAE (" in text
-    assert "varmae" not in [method for method, _ in rank_validation(report)]
-
-
-@pytest.mark.parametrize(("share", "is_judged"), [(1.0, False), (0.99, False), (0.95, True)])
-def test_rounding_does_not_make_a_row_judged(share, is_judged):
-    def predict(count):
-        rows = [[0]] * count + [[1]] * (1000 - count)
-        return SimpleNamespace(predictions=Predictions("macro_f1", ["cat", "dog"], [[0]] * 1000, rows))
-
-    rows = {name: {"recipe": name, "after": None} for name in ("no_adaptation", "varmae", "dapt")}
-    runs = {("no_adaptation", "a", "1"): predict(1000), ("varmae", "a", "1"): predict(int(1000 * share))}
-    found = find_unjudged({"methods": rows, "evaluation": "probe"}, runs)
-    assert found == ({} if is_judged else {"varmae": "no_adaptation"})
-
-
 def test_rows_are_ranked_by_validation_alone(content, tmp_path, load):
-    content |= {"evaluation": "probe", "methods": {"no_adaptation": None, "dapt": None, "tapt": None}}
+    content["methods"] = {"no_adaptation": None, "dapt": None, "tapt": None}
     results = run_comparison(load(), tmp_path / "plan", execute=pretend)
     scores = {}
     for result in results:
@@ -239,7 +209,7 @@ def test_rows_are_ranked_by_validation_alone(content, tmp_path, load):
     report = write_report(tmp_path / "plan")
     ranked = rank_validation(report)
     assert ranked == sorted(ranked, key=lambda item: -item[1])
-    assert dict(ranked) == pytest.approx({method: sum(own) / 2 for method, own in scores.items()})
+    assert dict(ranked) == pytest.approx({method: sum(own) / 4 for method, own in scores.items()})
     method, mean = ranked[0]
     _, _, table = (tmp_path / "plan" / "report.md").read_text().partition("## Validation scores\n\n")
     assert table.splitlines()[2].startswith(f"| {report.titles[method]} | {mean:.1f} | ")

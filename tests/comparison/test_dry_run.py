@@ -47,6 +47,6 @@ def test_commands_run_in_their_order_from_any_folder(content, tmp_path, monkeypa
 
 
 def test_a_plan_that_compares_nothing_tells_no_difference(content, tmp_path, load):
-    content |= {"methods": {"tapt": None}, "evaluation": "probe"}
+    content["methods"] = {"tapt": None}
     told = describe_work(load(), tmp_path / "plan")
     assert "steps" in told and "This plan can" not in told

@@ -57,29 +57,10 @@ def test_kinds_metrics_and_flags_of_training(content, tmp_path, load):
     ]
 
 
-def test_frozen_encoders_need_no_training_data(content, tmp_path):
-    content["evaluation"] = "probe"
-    for name in ("train", "dev"):
-        (tmp_path / "search" / "qrels" / f"{name}.tsv").unlink()
-    steps = list_scored(content, tmp_path)
-    assert [*steps] == [f"{row}-{task}-frozen" for row in ("no_adaptation", "dapt") for task in ("pairs", "search")]
-    assert steps["dapt-search-frozen"].flags == {
-        "model_name_or_path": "{root}/steps/dapt-pets",
-        "test_file": "search/qrels/test.tsv",
-        "corpus_file": "search/corpus.jsonl",
-        "queries_file": "search/queries.jsonl",
-        "max_seq_length": 32,
-        "use_cpu": True,
-        "do_predict": True,
-    }
-    assert steps["dapt-pairs-frozen"].flags["do_eval"] and "train_file" not in steps["dapt-pairs-frozen"].flags
-
-
 def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch, refuse):
     monkeypatch.setattr(checks, "explain_missing", lambda: "sentence embeddings need sentence-transformers")
     content["tasks"]["search"]["folds"] = 3
     content["methods"] |= {"rada": None, "vote": None}
-    content["evaluation"] = "probe"
     (tmp_path / "search" / "qrels" / "dev.tsv").unlink()
     rows = (tmp_path / "pairs" / "test.jsonl").read_text()
     (tmp_path / "pairs" / "test.jsonl").write_text(rows + '{"sentence1": "a", "sentence2": "b", "score": "high"}\n')
@@ -87,6 +68,7 @@ def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch, ref
     for part in (
         "tasks: pairs: sentence embeddings need sentence-transformers",
         "tasks: pairs: a column must have values of one type, but score is 'high' in line 13 of pairs/test.jsonl",
+        "tasks: search: there is no file dev.tsv",
         "tasks: search: folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv",
         "methods: rada: rada needs tasks of the kinds classification, multi_label, regression, ner, qa, but has "
         "retrieval",
@@ -141,27 +123,10 @@ def test_adapting_to_a_retrieval_reads_queries_and_their_passages(tmp_path):
     assert lines[:2] == [" ".join(texts[0].split()[:3]), f"a title {texts[0]} {texts[39]}"] and len(lines) == 18
 
 
-def test_a_probe_needs_no_judgments_but_those_of_the_test(content, tmp_path, load):
-    """The missing file was read after all, when the encoder was trained."""
-    content |= {"evaluation": "probe", "general": None, "tasks": {"search": content["tasks"]["search"]}}
-    for name in ("train", "dev"):
-        (tmp_path / "search" / "qrels" / f"{name}.tsv").unlink()
-
-    def run(step, plan, folder):
-        if step.kind != "fine_tuning":
-            return pretend(step, plan, folder)
-        (folder / METRICS).write_text('{"predict_runtime": 1.0}')
-        (folder / LABELS).write_text(format_labels([json_line(0.5)] * 9))
-
-    run_comparison(load(), tmp_path / "plan", run)
-    assert write_report(tmp_path / "plan").failed == {}
-
-
-@pytest.mark.parametrize("evaluation", ["probe", "fine_tune"])
-def test_comparison_of_real_scores(content, tmp_path, monkeypatch, evaluation, load):
+def test_comparison_of_real_scores(content, tmp_path, monkeypatch, load):
     """The scores of the report are those of the evaluators; pre-training is pretended by a second encoder."""
     save_tiny_bert(tmp_path / "encoder", make_texts(80))
-    content |= {"evaluation": evaluation, "general": None, "seeds": [1]}
+    content |= {"general": None, "seeds": [1]}
     content["methods"] = {"no_adaptation": None}
     plan = load()
 
@@ -177,12 +142,11 @@ def test_comparison_of_real_scores(content, tmp_path, monkeypatch, evaluation, l
     report = write_report(tmp_path / "plan")
     assert report.failed == {}
     for task, metric in (("pairs", "spearman"), ("search", "ndcg_at_10")):
-        name = f"no_adaptation-{task}-{'frozen' if evaluation == 'probe' else 'seed1'}"
-        result = read_json(get_result(tmp_path / "plan", name))
+        result = read_json(get_result(tmp_path / "plan", f"no_adaptation-{task}-seed1"))
         assert result["score"] == pytest.approx(100 * result["metrics"][f"predict_{metric}"], abs=1e-3)
         assert result["floors"][MAJORITY] == 0 and {"predictions", "validation"} <= result.keys()
         models = list((tmp_path / "plan" / "steps").glob(f"no_adaptation-{task}*/model.safetensors"))
-        assert len(models) == (evaluation == "fine_tune")  # the best, of one
+        assert len(models) == 1  # the best, of one
     text = (tmp_path / "plan" / "report.md").read_text()
     assert "search (ndcg at 10)" in text and "cosine of their mean states" in text and SEARCH in text
 
@@ -201,7 +165,7 @@ def test_report_pairs_rows_query_by_query(content, run_plan):
         (folder / LABELS).write_text(format_labels((lines * 2)[:count]))
         (folder / VALIDATED).write_text(format_labels((lines * 2)[: {"pairs": 10, "search": 9}[step.task]]))
 
-    content |= {"evaluation": "probe", "general": None}
+    content["general"] = None
     content["tasks"] = {"search": content["tasks"]["search"]}
     report = run_plan(run)
     difference = report.decisions["no_adaptation", "dapt"]

@@ -157,15 +157,11 @@ def test_pretrainings_of_rows_with_the_same_models_are_paired():
     assert difference.p == pytest.approx(ttest_rel([50, 64, 41], [48, 60, 40]).pvalue)
 
 
-def test_one_seed_is_no_test_and_a_probe_is_one():
+def test_one_seed_is_no_test():
     rows = draw({"task": {"own": make_seeds(51), "other": make_seeds(50, 51)}})
     difference = compare_draws(rows["own"], rows["other"])
     assert difference.mean == pytest.approx(0.5) and difference.p is difference.low is None
     assert compare_draws(rows["own"], {}) is None
-    points = 20 * np.random.default_rng(0).normal(size=300)
-    rows = draw({"task": {"own": {(None, None): 50 + points}, "other": {(None, None): np.full(300, 50.0)}}})
-    difference = compare_draws(rows["own"], rows["other"])
-    assert difference.p == pytest.approx(2 * t.sf(abs(points.mean()) / (points.std() / math.sqrt(300)), 1e9), abs=0.1)
 
 
 def test_same_predictions_do_not_differ():
@@ -235,9 +231,6 @@ def test_what_a_plan_can_see():
     assert find_visible_difference([1000] * 3, seeds=10) < few < find_visible_difference([200] * 3, seeds=3)
     assert find_visible_difference([1000] * 6, seeds=3) < few < find_visible_difference([1000] * 3, 3, comparisons=20)
     assert find_visible_difference([1000] * 3, 3, 2, rows=4) > find_visible_difference([1000] * 3, 3, 2, rows=20)
-    # Without seeds the examples alone: (1.96 + 1.28) standard errors.
-    probe = find_visible_difference([1000] * 3, seeds=None, trials=40_000)
-    assert probe == pytest.approx((1.96 + 1.2816) * math.sqrt((134 + 2 * 729) / 1000 / 3), rel=0.02)
 
 
 def test_interval_over_seeds():

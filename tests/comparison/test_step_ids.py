@@ -45,18 +45,15 @@ def test_an_encoder_in_older_files_is_what_they_hold(content, tmp_path):
         before = after
 
 
-def test_labels_that_a_score_leaves_out_are_part_of_a_probe(content, tmp_path, load):
-    """The command of a probe has no flag for them: another choice had the old score."""
-    content["evaluation"], content["methods"] = "probe", {"dapt": None}
+def test_labels_that_a_score_leaves_out_are_part_of_a_fine_tuning(content, tmp_path):
+    content["methods"] = {"dapt": None}
     task = content["tasks"]["animals"]
     task |= {"metric": "positive_micro_f1", "options": {"negative_labels": "cat"}}
     before = list_addresses(content, tmp_path)
     task["options"]["negative_labels"] = "cat,dog"
     after = list_addresses(content, tmp_path)
-    assert {name for name in before if before[name] != after[name]} == {"dapt-animals-frozen"}
-    content["evaluation"] = "fine_tune"  # has the flag
-    (step, *_) = [s for s in list_steps(load(), tmp_path / "plan") if s.seed]
-    assert step.flags["negative_labels"] == "cat,dog" and "negative_labels" not in step.inputs
+    changed = {f"dapt-animals-seed{seed}" for seed in (1, 2)}
+    assert {name for name in before if before[name] != after[name]} == changed
 
 
 def test_the_text_of_a_retrieval_is_that_of_its_passages_and_queries(content, tmp_path):

@@ -218,34 +218,6 @@ def test_vocabulary_holds_what_the_budget_shows_often_enough(content, tmp_path, 
     check_step_flags([step])
 
 
-def test_frozen_encoders_are_probed_once(content, tmp_path, load):
-    content["methods"] = {"no_adaptation": None, "dapt": None, "tapt": None}
-    content |= {"evaluation": "probe", "pretraining_seeds": [1, 2]}
-    content["tasks"]["animals"]["options"] = {"max_seq_length": 32, "max_predict_samples": 9}
-    plan = load()
-    steps = [step for step in name_steps(plan, tmp_path / "plan") if step.kind == "fine_tuning"]
-    check_step_flags(steps)
-    names = [
-        f"{row}-{task}{p}" for task in ("animals", "entities") for row in ("dapt", "tapt") for p in ("", "-pretrained2")
-    ]
-    names += ["no_adaptation-animals", "no_adaptation-entities"]
-    assert sorted(step.name for step in steps) == sorted(f"{name}-frozen" for name in names)
-    by_name = {step.name: step for step in steps}
-    probe = by_name["dapt-animals-pretrained2-frozen"]
-    assert (probe.command, probe.seed, probe.pretraining_seed) == ("classification", None, 2)
-    assert probe.flags == {
-        "model_name_or_path": "{root}/steps/dapt-pets-pretrained2",
-        "train_file": "animals/train.jsonl",
-        "validation_file": "animals/validation.jsonl",
-        "test_file": "animals/test.jsonl",
-        "max_seq_length": 32,
-        "max_predict_samples": 9,
-        "use_cpu": True,
-        "report_to": "none",
-        "frozen": True,
-    }
-
-
 def test_flags_of_several_labels_and_of_values(content, tmp_path, load):
     for name, labels in (("several", [["x", "y"], []]), ("values", [0.5, 2])):
         (tmp_path / name).mkdir()
@@ -266,62 +238,3 @@ def test_flags_of_several_labels_and_of_values(content, tmp_path, load):
     assert several["do_eval"] and "do_regression" not in several and "label_column_name" not in several
     assert (values["do_regression"], values["label_column_name"]) == (True, "label")
     assert (scores["do_regression"], scores["label_column_name"]) == (True, "score")
-    content["evaluation"], content["methods"] = "probe", ["dapt"]
-    plan = load()
-    steps = {step.name: step for step in name_steps(plan, tmp_path / "plan")}
-    check_step_flags(steps.values())
-    assert steps["dapt-scores-frozen"].flags["label_column_name"] == "score"
-    assert steps["dapt-several-frozen"].flags["validation_file"] == "several/validation.jsonl"
-
-
-def test_report_of_a_probe_tests_without_seeds(run_plan, tmp_path):
-    report = run_plan(evaluation="probe", methods={"no_adaptation": None, "dapt": None})
-    assert report.failed == {} and report.scores["dapt"]["animals"].keys() == {"42"}
-    difference = report.decisions["no_adaptation", "dapt"]
-    assert difference.p is not None and difference.freedom == float("inf")
-    text = (tmp_path / "plan" / "report.md").read_text()
-    assert "linear models on the states of frozen encoders" in text and "runs]" not in text
-
-
-def test_what_a_probe_cannot_do(content, load, refuse):
-    content["evaluation"] = "probe"
-    top = {"recipe": "dapt", "fine_tuning": {"train_top_layers": 3}}
-    questions = content["tasks"] | {"entities": content["tasks"]["entities"] | {"kind": "qa"}}
-    error = refuse(learning_rates=[1e-4, 2e-4], methods={"rada": None, "dapt": None, "top": top}, tasks=questions)
-    for part in (
-        "rada must be left out with evaluation: probe, because it changes only fine-tuning",
-        "a probe cannot score question answering",
-        "learning_rates must be left out with evaluation: probe",
-        "fine_tuning: train_top_layers must be left out in a row with evaluation: probe",
-    ):
-        assert part in error
-    assert load(methods={"short": top | {"fine_tuning": {"max_seq_length": 32, "max_train_samples": 9}}})
-
-
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
-        ({"dapt": None, "varmae": None}, "no_adaptation is missing, or not tested on animals, entities. Add it"),
-        (
-            {"no_adaptation": {"tasks": ["animals"]}, "varmae": None},
-            "no_adaptation is missing, or not tested on entities. Add it",
-        ),
-        ({"no_adaptation": None, "varmae": {"encoder": "other"}}, "none starts from other. Add one with recipe: no"),
-        ({"dapt": None, "varmae": {"after": "dapt"}}, None),
-        ({"no_adaptation": None, "varmae": {"tasks": ["animals"]}}, None),
-        ({"mine": {"recipe": "no_adaptation", "encoder": "other"}, "varmae": {"after": "mine"}}, None),
-        ({"varmae": {"pretraining": {"config_overrides": "freeze_backbone=false"}}}, None),
-        ({"dapt": None, "exbert": None}, None),
-    ],
-)
-def test_a_row_with_the_states_of_its_start_needs_a_row_that_shows_them(content, tmp_path, rows, problem, load):
-    """Without it, a probe judged VarMAE by the states that it leaves as they were."""
-    (tmp_path / "other").mkdir()
-    content |= {"evaluation": "probe", "methods": rows}
-    if problem is None:
-        assert load()
-        return
-    with pytest.raises(ValueError) as error:
-        load()
-    told = "methods: varmae: varmae needs a row with the states that it starts from, because it may leave them as they"
-    assert told in str(error.value) and problem in str(error.value)

@@ -118,21 +118,6 @@ def test_predictions_survive_json_as_ids():
     assert Predictions.from_json(content) == words
 
 
-def test_agreement_counts_texts_words_or_scores():
-    def agree(metric, own, other):
-        # The labels of a run are those that occur in it, so their ids differ between runs.
-        return Predictions.of_names(own, own, metric).measure_agreement(Predictions.of_names(other, own, metric))
-
-    assert agree("macro_f1", [["a"], ["b"], ["b"], ["c"]], [["a"], ["b"], ["a"], ["c"]]) == 0.75
-    assert agree("macro_f1", [["a", "b"], ["b"]], [["a"], ["b"]]) == 0.5  # several labels of a text count as one
-    assert agree("entity_f1", [["O", "B-x", "O"], ["O"]], [["O", "B-x", "B-x"], ["O"]]) == 0.75
-    answers = [Predictions("f1", [], [], [], scores=scores) for scores in ([1.0, 0.5, 0.0], [1.0, 0.5004, 0.4])]
-    assert answers[0].measure_agreement(answers[1]) == pytest.approx(2 / 3)
-    # A cross-validation may lack folds.
-    shorter = Predictions("f1", [], [], [], scores=[1.0])
-    assert answers[0].measure_agreement(shorter) == 0 == agree("macro_f1", [["a"], ["b"]], [["a"]])
-
-
 @pytest.mark.parametrize(("metric", "correlate"), [("pearson", pearsonr), ("spearman", spearmanr)])
 def test_correlations_are_those_of_scipy_on_every_resample(metric, correlate):
     generator = np.random.default_rng(0)
