@@ -113,15 +113,13 @@ def _check_numbers(plan: Plan) -> list[str]:
 
 def _check_budget(plan: Plan) -> list[str]:
     budget, problems = plan.budget, []
-    trainings = {"pretraining": plan.pretraining, **{name: row.pretraining for name, row in plan.methods.items()}}
+    trainings = [plan.pretraining, *(row.pretraining for row in plan.methods.values())]
     if (budget.tokens is None) == (budget.minutes is None):
         found = "neither" if budget.tokens is None else "both"
         problems.append(f"budget must have either tokens or minutes, but has {found}. Set one of them.")
     elif not 0 < (amount := budget.tokens or budget.minutes or 0) < math.inf:
         problems.append(f"budget must be above 0 and finite, but is {amount}. Set a larger one.")
-    if budget.tokens is not None and any(
-        flags.get("line_by_line") not in (None, False) for flags in trainings.values()
-    ):
+    if budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
         problems.append(
             "a token budget needs packed blocks, but line_by_line is set. Remove it, or set the budget in minutes."
         )

@@ -89,7 +89,7 @@ def write_names(axes: Any, ends: Iterable[tuple[tuple[float, float], str]], colo
     above = -float("inf")
     for (x, y), name in sorted(ends, key=lambda end: end[0][1]):
         above = max(y, above + 0.055 * (top - bottom))
-        color = colors.get(name, INK)
+        color = colors[name]
         axes.annotate(name, (x, above), (7, 0), textcoords="offset points", va="center", color=color, size=TEXT)
 
 
@@ -106,7 +106,7 @@ def draw_forgetting(report: Report) -> "Figure | None":
     if not points:
         return None
     figure, axes = make_axes()
-    colors = pick_colors(report, report.losses)
+    colors = pick_colors(report)
     for (x, y), title in points:
         axes.plot(x, y, "o", color=colors[title])
     axes.axhline(0, color=INK, linewidth=0.8)
@@ -117,15 +117,18 @@ def draw_forgetting(report: Report) -> "Figure | None":
     return figure
 
 
-def pick_colors(report: Report, others: Iterable[str] = ()) -> dict[str, str]:
-    """Return the color of each title: that of its recipe; of several rows with one recipe, the others get free ones."""
+def pick_colors(report: Report) -> dict[str, str]:
+    """Return the color of each title: that of its recipe; of several rows with one recipe, the others get free ones.
+
+    Encoders that are shared by rows have titles of their own.
+    """
     colors: dict[str, str] = {}
     recipes = {row: options["recipe"] for row, options in report.plan["methods"].items()}
     for row in sorted(report.titles, key=lambda row: row != recipes[row]):
         own = PALETTE[[*RECIPES].index(recipes[row]) % len(PALETTE)]
         if own not in colors.values():
             colors[report.titles[row]] = own
-    for title in (*report.titles.values(), *others):
+    for title in (*report.titles.values(), *report.losses):
         free = (color for color in reversed(PALETTE) if color not in colors.values())
         colors.setdefault(title, next(free, PALETTE[len(colors) % len(PALETTE)]))
     return colors

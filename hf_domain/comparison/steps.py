@@ -66,13 +66,10 @@ EVALUATION_FLAGS = {
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
 # The same for commands that read an extra.
 COMPARED_EXTRAS = {"sentences": "sentence-transformers"}
-# Fields of steps of earlier versions, which every other step left empty. They stay in the digests, so that the results
-# of these steps stay known.
+# Fields that steps had in earlier versions, empty in all steps of this one. They stay in the digests, so that ids stay.
 EMPTY_FIELDS = {"budget": None, "train_fraction": None}
 
-Kind = Literal[
-    "vocabulary", "datastore", "timing", "pretraining", "held_out_loss", "lr_trial", "fine_tuning", "final"
-]  # fmt: skip
+Kind = Literal["vocabulary", "datastore", "timing", "pretraining", "held_out_loss", "lr_trial", "fine_tuning", "final"]
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ def test_a_comparison_in_which_nothing_learned_says_so_first(content, tmp_path, 
 def test_a_method_has_its_color_in_every_report():
     def pick(**recipes):
         plan = {"methods": {name: {"recipe": recipe} for name, recipe in recipes.items()}}
-        return figures.pick_colors(SimpleNamespace(plan=plan, titles={name: name for name in recipes}))
+        return figures.pick_colors(SimpleNamespace(plan=plan, titles={name: name for name in recipes}, losses={}))
 
     one = pick(fine_tune="no_adaptation", dapt="dapt", varmae="varmae")
     other = pick(slow="dapt", varmae="varmae", exbert="exbert", dapt="dapt")

@@ -61,20 +61,23 @@ def test_what_tasks_of_sentences_cannot_have(content, tmp_path, monkeypatch, ref
     monkeypatch.setattr(checks, "explain_missing", lambda: "sentence embeddings need sentence-transformers")
     content["tasks"]["search"]["folds"] = 3
     content["methods"] |= {"rada": None, "vote": None}
-    (tmp_path / "search" / "qrels" / "dev.tsv").unlink()
     rows = (tmp_path / "pairs" / "test.jsonl").read_text()
     (tmp_path / "pairs" / "test.jsonl").write_text(rows + '{"sentence1": "a", "sentence2": "b", "score": "high"}\n')
     error = refuse()
     for part in (
         "tasks: pairs: sentence embeddings need sentence-transformers",
         "tasks: pairs: a column must have values of one type, but score is 'high' in line 13 of pairs/test.jsonl",
-        "tasks: search: there is no file dev.tsv",
         "tasks: search: folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv",
         "methods: rada: rada needs tasks of the kinds classification, multi_label, regression, ner, qa, but has "
         "retrieval",
         "methods: vote: vote needs tasks of the kinds classification, multi_label, regression, but",
     ):
         assert part in error, part
+
+
+def test_a_retrieval_needs_training_data(tmp_path, refuse):
+    (tmp_path / "search" / "qrels" / "train.tsv").unlink()
+    assert "tasks: search: there is no file train.tsv" in refuse()
 
 
 def test_problems_of_the_files_of_a_retrieval(tmp_path, load):
