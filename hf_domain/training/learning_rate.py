@@ -83,7 +83,7 @@ def run_at_best_rate(
                 set_seed(training_args.seed)
                 try:
                     with hide_trial():
-                        trainer = run(replace(model_args, export=None), data_args, passage_args, trial)
+                        trainer = run(replace(model_args, export=False), data_args, passage_args, trial)
                 except DivergenceError as error:
                     scores[f"{rate:g}"] = None
                     logger.info(f"Learning rate {rate:g}: no score, because {error}")
