@@ -128,13 +128,6 @@ def measure_search(folder: str, queries: list[str], k: int, repeats: int = 3) ->
         found = index.search(queries, k)
         rates.append(len(queries) / (read_cpu_seconds() - start_cpu))
     peak = read_peak_megabytes()
-    pruned = {}
-    for number in (16, 32):
-        start_cpu = read_cpu_seconds()
-        fewer = index.search(queries, k, number)
-        rate = len(queries) / (read_cpu_seconds() - start_cpu)
-        common = [len({*ids} & {*all_ids}) / len(all_ids) for (ids, _), (all_ids, _) in zip(fewer, found, strict=True)]
-        pruned[number] = {"queries_per_cpu_second": rate, "common_passages": statistics.mean(common)}
     start_cpu = read_cpu_seconds()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["HF_DATASETS_CACHE"] = cache
@@ -146,7 +139,6 @@ def measure_search(folder: str, queries: list[str], k: int, repeats: int = 3) ->
         "loading_cpu_seconds": loading_cpu,
         "queries_per_cpu_second": statistics.median(rates),
         "all_queries_per_cpu_second": rates,
-        "max_query_terms": pruned,
         "rows_per_cpu_second": len(queries) / (read_cpu_seconds() - start_cpu),
         "peak_megabytes": peak,
         "megabytes_before": before,

@@ -8,7 +8,7 @@ same for every engine.
 import hashlib
 import json
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import add
 
@@ -58,19 +58,6 @@ CACHED_CHUNKS = 2**18  # some 50 MB
 def choose_analyzer(texts: Iterable[str]) -> str:
     """Return the analyzer that fits the language of texts, see `recognize_language`."""
     return ANALYZER_OF_LANGUAGE[recognize_language(texts)]
-
-
-def keep_rarest(terms: Mapping[str, int], frequencies: Mapping[str, int], number: int) -> Mapping[str, int]:
-    """Return the terms of a query, or only the rarest of them that any passage has.
-
-    Args:
-        terms: Each with its count.
-        frequencies: Numbers of passages with each term; only read if there are more terms than `number`.
-    """
-    if len(terms) <= number:
-        return terms
-    found = sorted((term for term in terms if frequencies[term]), key=lambda term: (frequencies[term], term))
-    return {term: terms[term] for term in found[:number]}
 
 
 class Analyzer:

@@ -25,7 +25,7 @@ from hf_domain.datastore.tantivy_index import import_tantivy
 logger = logging.getLogger(__name__)
 
 LOOKED_AT = 10  # documents that decide which analyzer fits
-COMMIT_CHARACTERS = 16_000_000  # text between two commits, some seconds of work
+COMMIT_CHARACTERS = 16_000_000  # text between two commits, which an interruption loses: some seconds of work
 COMMIT_SHARE = 1 / 16  # and at least this share of the datastore, so that 100 GB are 100 files and not 6,000
 
 
@@ -41,7 +41,6 @@ def build_datastore(
     engine: Literal["tantivy", "elasticsearch", "opensearch"] = "tantivy",
     client: Any = None,
     executor: Executor | None = None,
-    commit_characters: int = COMMIT_CHARACTERS,
 ) -> Datastore:
     """Cut documents into passages and index them.
 
@@ -62,8 +61,6 @@ def build_datastore(
         client: Client of Elasticsearch or OpenSearch, or a function that makes one, see `Datastore.load`.
         executor: Where documents are cut and analyzed, see `hf_domain.clusters.open_executor`; the datastore is the
             same everywhere. Default: in this process.
-        commit_characters: Text between two commits, which an interruption loses; a sixteenth of the datastore if that
-            is more.
 
     Raises:
         FileExistsError: The folder exists, and is not a datastore of these documents and options.
@@ -104,7 +101,7 @@ def build_datastore(
             )
         progress.update(committed)
         for row in rows:
-            characters = max(commit_characters, datastore.manifest.num_characters * COMMIT_SHARE)
+            characters = max(COMMIT_CHARACTERS, datastore.manifest.num_characters * COMMIT_SHARE)
             datastore._append(_take(itertools.chain([row], rows), characters, progress), executor, False)
             datastore._remove_leftovers()  # each commit has an index of its own; nobody reads an unfinished datastore
         if not len(datastore):

@@ -18,14 +18,13 @@ import logging
 import os
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from tqdm.auto import tqdm
 
-from hf_domain.datastore.analysis import Analyzer, keep_rarest
+from hf_domain.datastore.analysis import Analyzer
 from hf_domain.datastore.manifest import Manifest
 from hf_domain.extras import require
 
@@ -40,8 +39,6 @@ RETRIES = 5  # of the client, after a timeout
 BACKOFF, LONGEST_PAUSE = 1.0, 15.0  # seconds before the first retry, doubled before every other
 PATIENCE = 120  # seconds of pauses in all
 TIMEOUT = 60  # seconds
-TERMS_PER_REQUEST = 1_000
-CACHED_TERMS = 1_000_000  # whose frequencies are kept, some 100 MB
 PACKAGES = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
 OVERLOADED = (429, 502, 503, 504)
 
@@ -155,44 +152,21 @@ class ElasticsearchIndex:
                 f"{meta['num_indexed']} of {manifest.num_findable}. Continue with Datastore.load(..., "
                 "rebuild_index=True)."
             )
-        self.frequencies: dict[str, int] = {}
         # Otherwise each shard would use its own document frequencies.
         self.options = {"search_type": "dfs_query_then_fetch"} if meta["shards"] > 1 else {}
 
-    def search(
-        self, texts: Sequence[str], k: int, max_query_terms: int | None = None
-    ) -> list[tuple[list[int], list[float]]]:
+    def search(self, texts: Sequence[str], k: int) -> list[tuple[list[int], list[float]]]:
         """Find passages, see `Datastore.search`."""
         # Otherwise equal scores would rank by shard, and the last of the k would be arbitrary.
         options = {"size": k, "_source": False, "sort": [{"_score": "desc"}, {"id": "asc"}]}
         results = []
         with _tell_failures(self.name):
             for start in range(0, len(texts), QUERIES_PER_REQUEST):
-                queries = self._make_queries(texts[start : start + QUERIES_PER_REQUEST], max_query_terms)
-                for hits in self._search([options | {"query": query} for query in queries]):
+                part = [_make_text(text, self.analyzer) for text in texts[start : start + QUERIES_PER_REQUEST]]
+                for hits in self._search([options | {"query": {"match": {"text": {"query": text}}}} for text in part]):
                     ranked = [hit["sort"] for hit in hits["hits"]]
                     results.append(([int(number) for _, number in ranked], [float(score) for score, _ in ranked]))
         return results
-
-    def _make_queries(self, texts: Sequence[str], max_query_terms: int | None) -> list[dict[str, Any]]:
-        if max_query_terms is None:
-            return [{"match": {"text": {"query": _make_text(text, self.analyzer)}}} for text in texts]
-        # The server could choose the terms (more_like_this), but each of its shards would choose others.
-        counts = [Counter(self.analyzer(text)) for text in texts]
-        frequencies = self._count_passages({term for terms in counts if len(terms) > max_query_terms for term in terms})
-        return [_match_terms(keep_rarest(terms, frequencies, max_query_terms)) for terms in counts]
-
-    def _count_passages(self, terms: set[str]) -> dict[str, int]:
-        """Return the number of passages with each term, over all shards."""
-        if len(self.frequencies) > CACHED_TERMS:
-            self.frequencies = {}
-        new = sorted(terms - self.frequencies.keys())
-        for start in range(0, len(new), TERMS_PER_REQUEST):
-            part = new[start : start + TERMS_PER_REQUEST]
-            queries = [{"size": 0, "track_total_hits": True, "query": _match_terms({term: 1})} for term in part]
-            for term, hits in zip(part, self._search(queries), strict=True):
-                self.frequencies[term] = hits["total"]["value"]
-        return self.frequencies
 
     def _search(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the hits of a few queries; repeat those that an overloaded server left unanswered."""
@@ -216,13 +190,6 @@ class ElasticsearchIndex:
 def _make_text(text: str, analyzer: Analyzer) -> str:
     # A function may have the name of one of ours; the index takes its terms as words.
     return text if analyzer.function is None else " ".join(analyzer(text))
-
-
-def _match_terms(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return the query for terms as the index has them, each counted so often."""
-    if not counts:  # would match every passage
-        return {"match_none": {}}
-    return {"bool": {"should": [{"term": {"text": {"value": t, "boost": n}}} for t, n in counts.items()]}}
 
 
 def _open_index(client: Any, name: str, manifest: Manifest, analyzer: Analyzer) -> dict[str, Any]:

@@ -21,7 +21,6 @@ def choose_nearest(
     num_tokens: int | None = None,
     *,
     num_passages: int = 50,
-    max_query_terms: int | None = None,
     num_proc: int | None = None,
 ) -> list[int]:
     """Choose passages that texts retrieve, the best of each text before the second best of any, to train on both.
@@ -36,14 +35,13 @@ def choose_nearest(
             limit.
         num_passages: Largest number of passages that a text chooses. Default: the smallest of the paper's, which are
             50, 150 and 500.
-        max_query_terms: See `Datastore.search`.
         num_proc: Number of processes.
 
     Returns:
         The ids of the passages, ascending, so that those of one document follow each other.
     """
     rows = Dataset.from_dict({"text": list(texts)})
-    found = add_passages(rows, datastore, "text", num_passages, max_query_terms=max_query_terms, num_proc=num_proc)
+    found = add_passages(rows, datastore, "text", num_passages, num_proc=num_proc)
     ranks: dict[int, int] = {}
     for passage_ids in found["passage_ids"]:
         for rank, number in enumerate(passage_ids):

@@ -33,7 +33,6 @@ def add_passages(
     text_columns: str | Sequence[str],
     k: int = 10,
     *,
-    max_query_terms: int | None = None,
     num_proc: int | None = None,
 ) -> Any:
     """Add the passages that each row's text finds.
@@ -46,7 +45,6 @@ def add_passages(
         dataset: Rows with texts, see `load_rows`, or several splits of them. A stream is read into memory.
         text_columns: Columns that make up the query, joined by a blank; lists of words count as texts.
         k: Largest number of passages of a row. Default: RADA, section 4.1.
-        max_query_terms: See `Datastore.search`.
 
     Returns:
         The dataset, or its splits, with the columns `passage_ids` (list of int64, best first, at most k, possibly
@@ -57,22 +55,20 @@ def add_passages(
     """
     dataset = open_saved(dataset)
     columns = [text_columns] if isinstance(text_columns, str) else list(text_columns)
-    options = (datastore, columns, k, max_query_terms, num_proc)
+    options = (datastore, columns, k, num_proc)
     if has_splits(dataset):
         return DatasetDict({split: _add_passages(load_table(rows), split, *options) for split, rows in dataset.items()})
     rows = load_table(dataset, "dataset")
     return _add_passages(rows, str(rows.split or "dataset"), *options)
 
 
-def find_passages(
-    datastore: Datastore, texts: Sequence[str], k: int = 10, max_query_terms: int | None = None
-) -> dict[int, float]:
+def find_passages(datastore: Datastore, texts: Sequence[str], k: int = 10) -> dict[int, float]:
     """Find the passages of one text, or of the texts of a pair together, as `add_passages` does.
 
     Returns:
         The scores by passage id, best first; without the passages that are part of the text.
     """
-    found = _retrieve(*([text] for text in texts), datastore=datastore, k=k, max_query_terms=max_query_terms)
+    found = _retrieve(*([text] for text in texts), datastore=datastore, k=k)
     return dict(zip(found["passage_ids"][0], found["passage_scores"][0], strict=True))
 
 
@@ -93,7 +89,6 @@ def _add_passages(
     datastore: Datastore,
     columns: list[str],
     k: int,
-    max_query_terms: int | None,
     num_proc: int | None,
 ) -> Dataset:
     missing = [column for column in columns if column not in dataset.column_names]
@@ -109,7 +104,7 @@ def _add_passages(
     if k > len(datastore):
         logger.warning(f"{datastore.folder} holds {len(datastore)} passages: no row gets k={k}.")
     found = dataset.map(
-        partial(_retrieve, datastore=datastore, k=k, max_query_terms=max_query_terms),
+        partial(_retrieve, datastore=datastore, k=k),
         batched=True,
         input_columns=columns,
         features=Features({**dataset.features, **FOUND_COLUMNS, IS_HELD: Value("bool")}),
@@ -125,7 +120,7 @@ def _add_passages(
     return found.remove_columns(IS_HELD)
 
 
-def _retrieve(*columns: list[Any], datastore: Datastore, k: int, max_query_terms: int | None) -> dict[str, list[Any]]:
+def _retrieve(*columns: list[Any], datastore: Datastore, k: int) -> dict[str, list[Any]]:
     rows = [[join_words(value or "") for value in row] for row in zip(*columns, strict=True)]
     texts = [" ".join(row) for row in rows]
     own = _find_own(rows, texts, datastore)
@@ -133,7 +128,7 @@ def _retrieve(*columns: list[Any], datastore: Datastore, k: int, max_query_terms
     results: dict[str, list[Any]] = {name: [[] for _ in texts] for name in FOUND_COLUMNS}
     waiting, limit = list(range(len(texts))), k + max(map(len, own), default=0)
     while waiting:
-        hits = datastore.search([texts[row] for row in waiting], limit, max_query_terms)
+        hits = datastore.search([texts[row] for row in waiting], limit)
         found = sorted({number for ids, _ in hits for number in ids})
         # All rows' passages at once: reading takes most of the time.
         words = map(_squeeze, datastore.passages.select_columns("text")[found]["text"] if found else [])

@@ -175,27 +175,21 @@ class Datastore:
             )
         return TantivyIndex(self.folder / self.manifest.index, self.analyzer)
 
-    def search(
-        self, texts: Sequence[str], k: int = 10, max_query_terms: int | None = None
-    ) -> list[tuple[list[int], list[float]]]:
+    def search(self, texts: Sequence[str], k: int = 10) -> list[tuple[list[int], list[float]]]:
         """Find passages by BM25 (k1 = 1.2, b = 0.75).
 
         Args:
             k: Largest number of passages for each query. Default: RADA, section 4.1.
-            max_query_terms: Use only this many of the query's rarest terms: faster, different results.
 
         Returns:
             For each query ids and scores, best first; of equal scores the lowest id first. Fewer than k if no more
             passages share a term with the query.
-
         """
         if isinstance(texts, str):
             raise ValueError(f"texts must be a list of queries, but is the text {texts[:50]!r}. Put it into a list.")
         if k < 1:
             raise ValueError(f"k, the number of passages to find, must be at least 1, but is {k}")
-        if max_query_terms is not None and max_query_terms < 1:
-            raise ValueError(f"max_query_terms must be at least 1, or None for all, but is {max_query_terms}")
-        return self.index.search(texts, k, max_query_terms)
+        return self.index.search(texts, k)
 
     def read_texts(self) -> Iterator[tuple[int, str]]:
         """Yield ids and texts of the passages that are not deleted, in order."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_domain.datastore.analysis import Analyzer, keep_rarest
+from hf_domain.datastore.analysis import Analyzer
 from hf_domain.extras import require
 
 K1, B = 1.2, 0.75  # fixed in tantivy
@@ -97,16 +97,11 @@ class TantivyIndex:
         self.index.config_reader("manual")  # no thread that watches for changes: files never change
         self.searcher = self.index.searcher()
 
-    def search(
-        self, texts: Sequence[str], k: int, max_query_terms: int | None = None
-    ) -> list[tuple[list[int], list[float]]]:
+    def search(self, texts: Sequence[str], k: int) -> list[tuple[list[int], list[float]]]:
         """Find passages, see `Datastore.search`."""
-        return [self._search(Counter(_check_terms(self.analyzer(text))), k, max_query_terms) for text in texts]
+        return [self._search(Counter(_check_terms(self.analyzer(text))), k) for text in texts]
 
-    def _search(self, terms: Mapping[str, int], k: int, max_query_terms: int | None) -> tuple[list[int], list[float]]:
-        if max_query_terms is not None and len(terms) > max_query_terms:
-            frequencies = {term: self.searcher.doc_freq("text", term) for term in terms}
-            terms = keep_rarest(terms, frequencies, max_query_terms)
+    def _search(self, terms: Mapping[str, int], k: int) -> tuple[list[int], list[float]]:
         k = min(k, self.searcher.num_docs)
         if not terms or not k:
             return [], []

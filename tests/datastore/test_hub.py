@@ -16,10 +16,11 @@ TEXTS = [f"{SENTENCES[number % 4]} number{number}" for number in range(40)]
 
 
 @pytest.fixture
-def datastore(tmp_path):
+def datastore(tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_domain.datastore.build.COMMIT_CHARACTERS", 900)
     documents = Dataset.from_dict({"text": TEXTS})
     tokenizer = make_bert_tokenizer([*SENTENCES, *TEXTS])
-    return build_datastore(documents, tmp_path / "store", tokenizer, commit_characters=900)
+    return build_datastore(documents, tmp_path / "store", tokenizer)
 
 
 @pytest.fixture

@@ -108,12 +108,7 @@ class SearchServerStub:
         analyzer = index["mappings"]["properties"]["text"]["analyzer"]
         analyze = Analyzer(analyzer) if analyzer in ANALYZERS else str.split
         documents = {key: analyze(document["text"]) for key, document in index["documents"].items()}
-        details = query["query"]
-        if "match" in details:
-            terms = Counter(analyze(details["match"]["text"]["query"]))
-        else:
-            clauses = [clause["term"]["text"] for clause in details.get("bool", {"should": []})["should"]]
-            terms = {clause["value"]: clause["boost"] for clause in clauses}
+        terms = Counter(analyze(query["query"]["match"]["text"]["query"]))
         frequencies = {term: sum(term in document for document in documents.values()) for term in terms}
         mean = sum(map(len, documents.values())) / max(1, len(documents))
         scores = Counter()

@@ -36,7 +36,6 @@ def explain(
     datastore: Any,
     texts: Sequence[str],
     num_passages: int | None = None,
-    max_query_terms: int | None = None,
 ) -> Explanation:
     """Run a model on a text and return how it chose a passage, weighed its words, and predicted.
 
@@ -46,13 +45,12 @@ def explain(
         texts: One text, or the two texts of a pair, which are looked up together. Passages that are part of them are
             left out, as in training and prediction.
         num_passages: Default: as many as in the model's fine-tuning.
-        max_query_terms: See `Datastore.search`.
     """
     # Imported here: loading a model needs no engine that searches.
     from hf_domain.datastore.retrieval import find_passages
 
     num_passages = int(model.config.num_passages) if num_passages is None else num_passages
-    found = find_passages(datastore, texts, num_passages, max_query_terms)
+    found = find_passages(datastore, texts, num_passages)
     ids = [*found]
     if find_vote(model.config.to_dict(), type(model).__name__):
         logger.warning("This model has a vote of the nearest texts, which is not in the probabilities shown here.")
