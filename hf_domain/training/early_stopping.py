@@ -12,12 +12,17 @@ CHECKS, PATIENCE = 10, 3  # of a training that names no length; our choice
 
 
 class LearnedStop(EarlyStoppingCallback):
-    """Stops as transformers' callback does, but counts no check before the model beats the majority baseline."""
+    """Stops as transformers' callback does, but counts no check before the model beats the majority baseline.
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:  # type: ignore[override]
+    It never stops a model that `Annealing` changes: a RADA that explores with noise improves late, and half of its
+    schedule would be left out.
+    """
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, model: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
         """Count a check without a better score."""
         super().on_evaluate(args, state, control, metrics, **kwargs)
-        if not metrics.get("eval_beats_baseline", True):
+        anneals = model is not None and any(hasattr(module, "anneal") for module in model.modules())
+        if anneals or not metrics.get("eval_beats_baseline", True):
             self.early_stopping_patience_counter, control.should_training_stop = 0, False
 
 

@@ -6,7 +6,9 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from method_models import make_rada
 from script_runs import run_script, save_tiny_bert, write_jsonl
+from tiny_models import make_masked_lm
 from tiny_tokenizers import SENTENCES
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
@@ -135,6 +137,18 @@ def test_a_model_that_has_not_learned_is_not_stopped():
         assert not control.should_training_stop
         stop.on_evaluate(args, state, control, metrics={"eval_f1": 0.1, "eval_beats_baseline": beats})
     assert control.should_training_stop
+
+
+def test_a_model_with_a_schedule_of_its_own_is_trained_to_its_end():
+    """RADA explores with noise at first: its scores may rest for half of the training."""
+    args = TrainingArguments("none", metric_for_best_model="eval_f1", greater_is_better=True)
+    checks = {}
+    for name, model in (("rada", make_rada("bert")), ("bert", make_masked_lm("bert"))):
+        stop, control, state = LearnedStop(2), TrainerControl(), TrainerState(best_metric=0.1)
+        for _ in range(3):
+            stop.on_evaluate(args, state, control, metrics={"eval_f1": 0.1}, model=model)
+        checks[name] = control.should_training_stop
+    assert checks == {"rada": False, "bert": True}
 
 
 @pytest.mark.parametrize(
