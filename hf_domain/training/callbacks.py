@@ -76,6 +76,11 @@ def log_auxiliary_losses(trainer: Trainer) -> None:
     trainer.callback_handler.callbacks.insert(0, callback)
 
 
+def has_schedule(model: torch.nn.Module) -> bool:
+    """Return whether `Annealing` changes a model while it trains."""
+    return any(hasattr(module, "anneal") for module in model.modules())
+
+
 class Annealing(TrainerCallback):
     """Calls `anneal(progress)` of each module that has it, before every step."""
 

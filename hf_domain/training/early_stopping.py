@@ -6,6 +6,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_domain.tasks.baseline import BETTER
+from hf_domain.training.callbacks import has_schedule
 from hf_domain.training.terminal import name_metric
 
 CHECKS, PATIENCE = 10, 3  # of a training that names no length; our choice
@@ -21,8 +22,8 @@ class LearnedStop(EarlyStoppingCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, model: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
         """Count a check without a better score."""
         super().on_evaluate(args, state, control, metrics, **kwargs)
-        anneals = model is not None and any(hasattr(module, "anneal") for module in model.modules())
-        if anneals or not metrics.get("eval_beats_baseline", True):
+        explores = model is not None and has_schedule(model)
+        if explores or not metrics.get("eval_beats_baseline", True):
             self.early_stopping_patience_counter, control.should_training_stop = 0, False
 
 

@@ -27,6 +27,7 @@ from hf_domain.tasks.heads import choose_start, list_head_weights, start_head
 from hf_domain.tasks.kind import DataArguments
 from hf_domain.tasks.vote import NearestVote
 from hf_domain.training.arguments import FineTuningArguments, ModelArguments, check_work
+from hf_domain.training.callbacks import has_schedule
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding
@@ -71,7 +72,7 @@ class FineTuner(Trainer):
             )
         self.is_open_ended = getattr(args, "is_open_ended", False)
         if args.num_train_epochs is None:
-            args.num_train_epochs = choose_epochs(args, len(options.get("train_dataset") or []))
+            args.num_train_epochs = choose_epochs(args, len(options.get("train_dataset") or []), has_schedule(model))
         self.vote, self.measure_loss, compute_metrics = vote, measure_loss, options.get("compute_metrics")
         self.has_added_vote = False
         if vote is not None and compute_metrics is not None:
@@ -242,14 +243,20 @@ def limit_splits(splits: DatasetDict, data_args: DataArguments) -> DatasetDict:
 LEAST_EPOCHS, LEAST_STEPS = 3, 1000
 
 
-def choose_epochs(args: TrainingArguments, num_examples: int) -> float:
+def choose_epochs(args: TrainingArguments, num_examples: int, explores: bool = False) -> float:
     """Return the epochs of a training that names no length: three, or as many as make 1,000 steps if that is longer.
 
     Three epochs of a few hundred examples leave an encoder at the majority class. The numbers are our choice.
+
+    Args:
+        num_examples: Size of the training set.
+        explores: Whether the model chooses with noise at first, as RADA does: it needs twice the steps. With 1,000, one
+            of two seeds of our control had not begun to choose (results/NOTES.md).
     """
     batches = math.ceil(num_examples / (args.train_batch_size * args.world_size))
     steps = max(1, math.ceil(batches / args.gradient_accumulation_steps))
-    return max(LEAST_EPOCHS, LEAST_STEPS / steps) if args.do_train else LEAST_EPOCHS
+    least = LEAST_STEPS * (2 if explores else 1)
+    return max(LEAST_EPOCHS, least / steps) if args.do_train else LEAST_EPOCHS
 
 
 def choose_learning_rate(hidden_size: int) -> float:

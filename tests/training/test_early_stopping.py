@@ -158,5 +158,6 @@ def test_the_length_is_the_longer_of_three_epochs_and_1000_steps(tmp_path, examp
     options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulated, "use_cpu": True}
     args = FineTunerArguments(str(tmp_path), do_train=True, **options)
     assert args.is_open_ended and choose_epochs(args, examples) == epochs
+    assert choose_epochs(args, examples, explores=True) == {200: 400, 3: 3, 100: 200}[epochs]
     for given in ({"num_train_epochs": 2.0}, {"max_steps": 5}):
         assert not FineTunerArguments(str(tmp_path), do_train=True, **options, **given).is_open_ended
