@@ -215,7 +215,9 @@ class GMapModel(GMapPreTrainedModel):
         """Run the domain encoder, whose layers read the memories; `inputs` are those of `encode`."""
         if not self.own_attentions:
             return self.encode(*inputs, memories=memories, **kwargs)
-        keeps = self.training and find_encoder(self.backbone).is_gradient_checkpointing
+        # Encoders answer this by a name that changes between versions of transformers.
+        recomputes = any(getattr(each, "gradient_checkpointing", False) for each in self.backbone.modules())
+        keeps = self.training and recomputes
         with give_memories(self.own_attentions, memories, self.config.num_attention_heads, keeps):
             return self.encode(*inputs, **kwargs)
 

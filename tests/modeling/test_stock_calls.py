@@ -61,7 +61,8 @@ def call_prompt_tuning(load, batch, embeds):
 def call_gradient_checkpointing(load, batch, embeds):
     model = load("ForSequenceClassification")
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return model.is_gradient_checkpointing, backward(model, "ForSequenceClassification", batch)
+    is_on = any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    return is_on, backward(model, "ForSequenceClassification", batch)
 
 def call_switch_attention(load, batch, embeds):
     model = load("ForTokenClassification", attn_implementation="sdpa")
