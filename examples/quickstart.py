@@ -87,7 +87,8 @@ def main() -> None:
     report = write_report(folder / "plan")
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")
-    model = publish_best(folder / "plan", folder / "hub")
+    model = folder / "hub"
+    publish_best(folder / "plan", model)
     minutes = (time.perf_counter() - started) / 60
     print((folder / "plan" / "report.md").read_text(encoding="utf-8"))
     print(*answer(report), sep="\n")  # repeated, because a terminal shows the end of a long report

@@ -28,7 +28,7 @@ from hf_domain.data.tables import Rows, Splits
 from hf_domain.extras import is_installed
 from hf_domain.methods import METHODS
 from hf_domain.methods.stock_models import decode_labeled_rows_only
-from hf_domain.tasks.files import SENTENCES, find_texts, get_text
+from hf_domain.tasks.files import find_texts, get_text
 from hf_domain.tasks.scores import read_examples
 
 # Documents and examples of a sample: enough for two digits.
@@ -218,7 +218,7 @@ def advise(
         except ValueError as error:  # a user knows nothing of the draft
             raise ValueError(str(error).replace(f"the plan {draft}", "the plan of the advice")) from error
         facts = measure_facts(plan, max_seq_length)
-    for name, task in plan.tasks.items():  # similarity must be named, the others need not be found again
+    for name, task in plan.tasks.items():  # a reader sees what was found
         content["tasks"][name] |= {"kind": task.kind}
     return make_advice(facts, content, 60 * minutes, max_seq_length, files)
 
@@ -311,37 +311,26 @@ def time_training(model: PreTrainedModel, length: int, batch: int = 8, steps: in
 
 def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
     """List the rows that the facts speak for, the most important first."""
-
-    def choose_tasks(kinds: Sequence[str]) -> list[str] | None:
-        """Return the tasks of some kinds; None if these are all."""
-        names = [task.name for task in facts.tasks if task.kind in kinds]
-        return names if len(names) < len(facts.tasks) else None
-
-    voting = choose_tasks(RECIPES["vote"].kinds or ())
-    with_heads = choose_tasks([task.kind for task in facts.tasks if task.kind not in SENTENCES])
+    voting = [task.name for task in facts.tasks if task.kind in RECIPES["vote"].kinds]
     has_search, is_small = is_installed("tantivy"), facts.tokens <= SMALL
     is_broken = facts.broken >= MANY_BROKEN and facts.unknown < UNREADABLE
     text = sum(task.train * task.count_tokens() for task in facts.tasks)
     broken, cost = f"{facts.broken:.0%}", f"{METHODS['varmae'].step_cost:.0%}"
-    # Whether the facts speak for a row, its name, the reason, and its tasks; a list without tasks leaves the row out.
+    # Whether the facts speak for a row, its name, and the reason.
     candidates = [
-        (True, "no_adaptation", "the encoder as it is: does adaptation pay at all?", None),
-        (True, "dapt", "plain continued masked language modeling on the corpus, the row to beat.", None),
-        (has_search, "vote", "the nearest training texts vote with a classifier on DAPT's encoder.", voting),
-        (is_small, "varmae", f"the corpus is small, and a step takes {cost} of the time of DAPT's.", None),
-        (text >= ENOUGH_TOKENS, "tapt", "the texts of the tasks are many enough to train on.", None),
-        (is_broken, "adalm", f"{broken} of the words are broken into {PIECES} pieces or more.", None),
-        (has_general, "general_text", "as many steps on general text: what this gains, any training gains.", None),
-        (
-            is_broken and not is_small,
-            "exbert",
-            "many words are broken, and there is enough text to train side modules.",
-            None,
-        ),
-        (has_general, "gmap", "the adapted encoder reads the general one as memory.", with_heads),
-        (has_search, "rada", "the classifier reads passages of the corpus.", with_heads),
+        (True, "no_adaptation", "the encoder as it is: does adaptation pay at all?"),
+        (True, "dapt", "plain continued masked language modeling on the corpus, the row to beat."),
+        (has_search and voting, "vote", "the nearest training texts vote with a classifier on DAPT's encoder."),
+        (is_small, "varmae", f"the corpus is small, and a step takes {cost} of the time of DAPT's."),
+        (text >= ENOUGH_TOKENS, "tapt", "the texts of the tasks are many enough to train on."),
+        (is_broken, "adalm", f"{broken} of the words are broken into {PIECES} pieces or more."),
+        (has_general, "general_text", "as many steps on general text: what this gains, any training gains."),
+        (is_broken and not is_small, "exbert", "many words are broken, and there is enough text for side modules."),
+        (has_general, "gmap", "the adapted encoder reads the general one as memory."),
+        (has_search, "rada", "the classifier reads passages of the corpus."),
     ]
-    return [Recommendation(name, why, tasks) for is_apt, name, why, tasks in candidates if is_apt and tasks != []]
+    tasks = {"vote": voting} if len(voting) < len(facts.tasks) else {}
+    return [Recommendation(name, why, tasks.get(name)) for is_apt, name, why in candidates if is_apt]
 
 
 @dataclass
@@ -448,7 +437,7 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
 
 def get_options(task: TaskFacts, effort: Effort) -> dict[str, Any]:
     """Return the options of a task: a length that holds nearly every example, and with little time balanced labels."""
-    if task.kind in ("qa", *SENTENCES):
+    if task.kind == "qa":
         return {}
     is_balanced = task.kind == "classification" and effort.batch == SMALL_BATCH
     return {

@@ -20,8 +20,7 @@ from hf_domain.data.files import BUILDERS, SPLITS, check_held_out, find_files
 from hf_domain.extras import is_installed
 from hf_domain.hub import is_hub_id
 from hf_domain.safe_io import is_url
-from hf_domain.tasks.files import METRICS, SENTENCES, Task, check_task_files, find_kind
-from hf_domain.tasks.sentences import explain_missing
+from hf_domain.tasks.files import METRICS, Task, check_task_files, find_kind
 from hf_domain.training.arguments import ScriptParser, find_damage, find_wrong_values
 
 # Flags that a comparison sets itself, or that change what it counts or scores.
@@ -220,10 +219,6 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
             "metric positive_micro_f1 needs negative_labels, but the options have none. Add options: {negative_labels: "
             "...}."
         )
-    if task.kind in SENTENCES and (reason := explain_missing()) is not None:
-        problems.append(reason)
-    if task.kind == "retrieval" and task.folds is not None:
-        problems.append("folds must be left out, because a retrieval task is tested on the queries of qrels/test.tsv.")
     return problems + _check_task_files(task, plan)
 
 
@@ -283,13 +278,10 @@ def _check_tasks(method: Row, plan: Plan) -> list[str]:
             f"tasks must be among {', '.join(plan.tasks)}, but there is {', '.join(unknown)}. Correct the list."
         )
     known = [plan.tasks[task] for task in tasks if task in plan.tasks]
-    taken = [kind for kind in recipe.kinds or METRICS if kind not in SENTENCES]
-    # sentence-transformers trains encoders alone, without a memory or passages.
-    unfit = {*taken} ^ {*METRICS} if recipe.kinds else {*SENTENCES} if recipe.fine_tuning else set()
-    if unfit := unfit & {task.kind for task in known}:
+    if unfit := {task.kind for task in known if task.kind} - {*recipe.kinds}:
         problems.append(
-            f"{name} needs tasks of the kinds {', '.join(taken)}, but has {', '.join(sorted(unfit))}. Name others in "
-            "`tasks`."
+            f"{name} needs tasks of the kinds {', '.join(recipe.kinds)}, but has {', '.join(sorted(unfit))}. "
+            "Name others in `tasks`."
         )
     flags = [plan.fine_tuning, recipe.fine_tuning, method.fine_tuning, *(task.options for task in known)]
     if any(group.get("nearest_vote") for group in flags) and not is_installed("tantivy"):

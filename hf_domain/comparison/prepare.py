@@ -25,6 +25,7 @@ from hf_domain.data.columns import find_text_columns
 from hf_domain.data.corpora import load_corpus
 from hf_domain.data.decontamination import find_clean
 from hf_domain.data.files import SPLITS, load_table
+from hf_domain.data.json_lines import read_rows
 from hf_domain.data.objects import write_files
 from hf_domain.safe_io import fingerprint_files, write_json, write_whole
 from hf_domain.tasks.files import (
@@ -36,7 +37,6 @@ from hf_domain.tasks.files import (
     get_label,
     get_text,
     name_label_column,
-    read_rows,
 )
 from hf_domain.tasks.kind import find_kind
 from hf_domain.tasks.labels import name_multi_hot

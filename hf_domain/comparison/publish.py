@@ -7,7 +7,6 @@ row's.
 """
 
 import json
-import logging
 import re
 import shutil
 import statistics
@@ -30,9 +29,6 @@ from hf_domain.comparison.summary import Report, read_report
 from hf_domain.data.files import SPLITS
 from hf_domain.hub import MODEL_FILES, carries_foreign_code, check_license, check_publication, has_own_code, read_config
 from hf_domain.safe_io import FINISHED, UNFINISHED, lock_folder, read_json, write_folder, write_json, write_text
-from hf_domain.tasks.files import SENTENCES
-
-logger = logging.getLogger(__name__)
 
 # The folder of the recommended models, in that of the comparison.
 BEST: Final = "best"
@@ -124,11 +120,8 @@ def complete_card(folder: Path, *, name: str | None = None, license: str | None 
     write_text(folder / "README.md", str(card))
 
 
-def publish_best(output_dir: Path, folder: Path) -> Path:
+def publish_best(output_dir: Path, folder: Path) -> None:
     """Copy the fine-tuned model with the best validation score, of the first task that has one, with its results.
-
-    Returns:
-        The folder; that of the step itself for a model of sentence embeddings, which sentence-transformers loads.
 
     Raises:
         ValueError: No model was kept, or the folder holds something else.
@@ -137,11 +130,9 @@ def publish_best(output_dir: Path, folder: Path) -> Path:
     task = next((name for name in plan["tasks"] if name in models), None)
     if task is None:
         raise ValueError(f"{output_dir} must hold a fine-tuned model, but has none. Set keep_models: best in the plan.")
-    if plan["tasks"][task]["kind"] in SENTENCES:
-        return output_dir / "steps" / models[task].step.id
     model, results = find_model(output_dir, task=task)
     complete_card(model, name=f"{name_encoder(plan)}-{task}", results=results)
-    return copy_model(model, folder)
+    copy_model(model, folder)
 
 
 def copy_model(model: Path, folder: Path) -> Path:
@@ -236,9 +227,6 @@ def train_best(
     if method is None:
         raise ValueError("--train_best needs a row that learned, but none did. See the first line of the report.")
     tasks = [task for task in plan.tasks if method in plan.list_methods(task)]
-    if unfit := [task for task in tasks if plan.tasks[task].kind in SENTENCES]:
-        logger.warning(f"--train_best trains models with a head: run hf-domain sentences for {', '.join(unfit)}")
-        tasks = [task for task in tasks if task not in unfit]
     named = name_steps(plan, output_dir)
     steps = identify(plan, output_dir, [*named, *(make_step(plan, output_dir, method, t, results) for t in tasks)])
     wanted = {str(step.task): step for step in steps if step.kind == "final"}

@@ -24,7 +24,6 @@ from hf_domain.comparison.summary import Report, count_runs, is_cached, read_rep
 from hf_domain.extras import require
 from hf_domain.methods import BASELINE
 from hf_domain.safe_io import write_json, write_text
-from hf_domain.tasks.files import SENTENCES
 
 PAGE = Path(__file__).with_name("report_page.html")
 
@@ -322,9 +321,6 @@ def explain(report: Report) -> str:
         "The cost of a row that starts from another row includes both.",
         f"Scores are means over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
         f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''}.",
-        "For similarity and retrieval, texts are compared by the cosine of their mean states."
-        if any(task["kind"] in SENTENCES for task in plan["tasks"].values())
-        else "",
         f"{', '.join(folded)}: each item was tested once, by a model that was trained on other items. Rows that train "
         "on the texts of such a task are not tested on it."
         if folded

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_domain.methods import METHODS
+from hf_domain.tasks.files import METRICS
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Recipe:
     old_words: tuple[str, ...] = ()
     """Kinds of tasks that are fine-tuned with the tokenizer of the plan's encoder, which has no new words."""
     reads_datastore: bool = False
-    kinds: tuple[str, ...] | None = None
-    """Kinds of tasks that it supports; None for all."""
+    kinds: tuple[str, ...] = tuple(METRICS)
+    """Kinds of tasks that it supports."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     """Flags of the masked-LM stage, beside the method's own defaults."""
     fine_tuning: dict[str, Any] = field(default_factory=dict)

@@ -6,10 +6,8 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +17,7 @@ from hf_domain.data.files import SPLITS, find_files
 from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files
-from hf_domain.tasks.files import VALUES, find_label_column
-from hf_domain.tasks.retrieval import CORPUS, QUERIES
+from hf_domain.tasks.files import find_label_column
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.recipes import TRAINING_RECIPES
 from hf_domain.training.run_folder import CHECKPOINT_FILES
@@ -46,12 +43,7 @@ FINE_TUNING: dict[str, Any] = {
     "train_sampling_strategy": "group_by_length",
 }
 # The command of a kind of tasks, if its name differs.
-TASK_COMMANDS = {
-    "multi_label": "classification",
-    "regression": "classification",
-    "similarity": "sentences",
-    "retrieval": "sentences",
-}
+TASK_COMMANDS = {"multi_label": "classification", "regression": "classification"}
 CACHE_FLAGS = ("memory_cache", "passage_cache")
 # Flags of masked LM that a held-out loss takes: another learning rate must not measure the same loss again.
 EVALUATION_FLAGS = {
@@ -64,8 +56,6 @@ EVALUATION_FLAGS = {
 # --------------------------------------------------------------------------------------------------------- identity
 # Results of other versions of what computes them are not comparable.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
-# The same for commands that read an extra.
-COMPARED_EXTRAS = {"sentences": "sentence-transformers"}
 # Fields that steps had in earlier versions, empty in all steps of this one. They stay in the digests, so that ids stay.
 EMPTY_FIELDS = {"budget": None, "train_fraction": None}
 
@@ -407,12 +397,9 @@ class StepLister:
             flags["datastore"] = f"{name_folder(needs[-1])}/datastore"
         if reader is not None and reader.reads_passages and self.has_frozen_passages(row, flags):
             flags["passage_cache"] = f"{ROOT}/passages/{self.label_encoder(row, task_name)}-{needs[-1]}-{examples}"
-        if task.kind in VALUES:
-            flags["label_column_name"] = find_label_column(task.kind, task.get_file("train", fold), plan.folder)
         if task.kind == "regression":
+            flags["label_column_name"] = find_label_column(task.kind, task.get_file("train", fold), plan.folder)
             flags["do_regression"] = True
-        if task.kind == "retrieval":
-            flags |= {"corpus_file": f"{task.folder}/{CORPUS}", "queries_file": f"{task.folder}/{QUERIES}"}
         # The validation set decides thresholds, early stopping, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
         command = TASK_COMMANDS.get(task.kind, task.kind)
@@ -460,14 +447,13 @@ def identify(plan: Plan, output_dir: Path, steps: Sequence[Step]) -> list[Step]:
     ids: dict[str, str] = {}
     identified = []
     for step in steps:
-        extras = [COMPARED_EXTRAS[step.command]] if step.command in COMPARED_EXTRAS else []
         step = replace(
             step,
             flags=json.loads(json.dumps({flag: put_ids(value, ids) for flag, value in step.flags.items()})),
             needs=[ids[name] for name in step.needs],
             metric=plan.tasks[str(step.task)].metric if step.kind in ("fine_tuning", "lr_trial") else None,
             inputs=digest_inputs(plan, step, root, made),
-            versions={name: versions[name] for name in (*COMPARED_VERSIONS, *extras) if name in versions},
+            versions=versions,
         )
         own = {flag: put_ids(value, {step.name: "."}) for flag, value in step.flags.items()}
         text = json.dumps(EMPTY_FIELDS | asdict(replace(step, flags=own)), sort_keys=True)
@@ -487,12 +473,8 @@ def put_ids(value: Any, ids: Mapping[str, str]) -> Any:
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions that results depend on; extras only if they are installed."""
-    versions = {package: find_version(package) for package in COMPARED_VERSIONS}
-    for package in COMPARED_EXTRAS.values():
-        with suppress(PackageNotFoundError):
-            versions[package] = find_version(package)
-    return versions
+    """Return the versions that results depend on."""
+    return {package: find_version(package) for package in COMPARED_VERSIONS}
 
 
 def digest_inputs(plan: Plan, step: Step, root: str, made: set[str]) -> dict[str, str]:
@@ -506,10 +488,7 @@ def digest_inputs(plan: Plan, step: Step, root: str, made: set[str]) -> dict[str
             paths = [path.with_name(path.name.rpartition(":")[0]) for path in paths]
         if flag.endswith("_file") or flag == "mix":
             if names == [text]:
-                task = plan.tasks[str(step.task)]
-                paths = [plan.folder / task.get_file("train")]
-                # The judgments of a retrieval name texts, but hold none.
-                paths += [plan.folder / task.folder / n for n in (CORPUS, QUERIES) if task.kind == "retrieval"]
+                paths = [plan.folder / plan.tasks[str(step.task)].get_file("train")]
             try:
                 files = [Path(file) for file in find_files([str(path) for path in paths])]
             except FileNotFoundError:  # the step that reads it says so

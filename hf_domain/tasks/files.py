@@ -1,7 +1,7 @@
 """Check the files of a task: every row must be what its script reads. Also reads the texts for TAPT."""
 
 import math
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -9,16 +9,14 @@ from typing import Any, Literal, TypeAlias
 
 from datasets import DatasetDict
 
-from hf_domain.data.columns import check_columns, find_split_columns, find_text_columns
+from hf_domain.data.columns import check_columns, find_text_columns
 from hf_domain.data.files import check_held_out, load_table
-from hf_domain.data.json_lines import read_rows as read_json_lines
+from hf_domain.data.json_lines import read_rows
 from hf_domain.safe_io import write_text
 from hf_domain.tasks.classification import Classification
 from hf_domain.tasks.kind import TaskKind
-from hf_domain.tasks.labels import check_variety, has_fractions
+from hf_domain.tasks.labels import has_fractions
 from hf_domain.tasks.question_answering import QuestionAnswering
-from hf_domain.tasks.retrieval import CORPUS, JUDGED, JUDGMENTS, QUERIES, TABLES, read_queries
-from hf_domain.tasks.sentences import check_scores
 from hf_domain.tasks.token_classification import TokenClassification
 
 METRICS = {
@@ -27,11 +25,7 @@ METRICS = {
     "regression": ("pearson", "spearman"),
     "ner": ("entity_f1", "token_f1"),
     "qa": ("f1", "exact_match"),
-    "similarity": ("spearman", "pearson"),
-    "retrieval": ("ndcg_at_10", "mrr_at_10"),
 }
-# Kinds that score an encoder by the cosines of its sentence embeddings, with sentence-transformers.
-SENTENCES = ("similarity", "retrieval")
 # Columns that every row has beside its texts, whose names vary for classification. A regression may name its values
 # `score`, beside labels of another task.
 TASK_COLUMNS = {
@@ -40,8 +34,6 @@ TASK_COLUMNS = {
     "regression": {"label"},
     "ner": {"tokens", "tags"},
     "qa": {"id", "context", "question", "answers"},
-    "similarity": {"score"},
-    "retrieval": {"id", "query", "passages"},
 }
 # What reads and checks the rows, as the commands do.
 KIND_CLASSES: dict[str, type[TaskKind]] = {
@@ -54,21 +46,20 @@ PROBLEM_TYPES = {
     "multi_label": "multi_label_classification",
     "regression": "regression",
 }
-TEXTS = {"ner": ["tokens"], "qa": ["context", "question"], "retrieval": ["query", "passages"]}
-VALUES = ("regression", "similarity")
+TEXTS = {"ner": ["tokens"], "qa": ["context", "question"]}
 Examples: TypeAlias = list[tuple[str, dict[str, Any]]]
 """Rows, each with its place."""
 
 
 @dataclass
 class Task:
-    """A folder with train, validation and test as .jsonl; with folds, train alone is enough. A retrieval: as BEIR."""
+    """A folder with train, validation and test as .jsonl; with folds, train alone is enough."""
 
     # A plan with an unknown field or a converted value is refused.
     __pydantic_config__ = {"extra": "forbid", "strict": True}
     folder: str
-    kind: Literal["classification", "multi_label", "regression", "ner", "qa", "similarity", "retrieval", ""] = ""
-    """If empty, found from the files; only a similarity must be named, as it has the columns of a regression."""
+    kind: Literal["classification", "multi_label", "regression", "ner", "qa", ""] = ""
+    """If empty, found from the files."""
     corpus: str = ""
     """Name of its corpus; if empty, the only one beside the general corpus."""
     metric: str = ""
@@ -79,8 +70,6 @@ class Task:
 
     def get_file(self, split: str, fold: int | None = None) -> str:
         """Return the file of a split, of the task or of one of its folds."""
-        if self.kind == "retrieval":
-            return f"{self.folder}/{JUDGMENTS}/{TABLES[split]}"
         return f"{self.folder}/{split}.jsonl" if fold is None else f"{self.folder}/fold{fold}/{split}.jsonl"
 
     def list_folds(self) -> list[int | None]:
@@ -89,7 +78,7 @@ class Task:
 
 
 def find_kind(file: str, folder: Path) -> str:
-    """Find the kind of a task from the columns of its training file, or from the files beside it.
+    """Find the kind of a task from the columns of its training file.
 
     Args:
         file: Relative to the folder; one JSON object a line.
@@ -97,8 +86,6 @@ def find_kind(file: str, folder: Path) -> str:
     Raises:
         ValueError: The columns fit no kind in `TASK_COLUMNS`, or two columns may hold the values of a regression.
     """
-    if all((folder / file).with_name(name).is_file() for name in (CORPUS, QUERIES)):
-        return "retrieval"
     columns = _find_columns(file, folder)
     for kind in ("qa", "ner"):
         if columns.keys() >= TASK_COLUMNS[kind]:
@@ -117,8 +104,7 @@ def find_kind(file: str, folder: Path) -> str:
                 "score. Remove one of them, or set kind: regression, which predicts score."
             )
         return "regression" if is_regression else "classification"
-    told = {kind: ", ".join(sorted(names)) for kind, names in TASK_COLUMNS.items() if kind not in SENTENCES}
-    kinds = "; ".join(f"{kind}: {names}" for kind, names in told.items())
+    kinds = "; ".join(f"{kind}: {', '.join(sorted(names))}" for kind, names in TASK_COLUMNS.items())
     raise ValueError(
         f"a task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} has "
         f"{', '.join(columns)}. Rename the columns."
@@ -127,7 +113,7 @@ def find_kind(file: str, folder: Path) -> str:
 
 def name_label_column(kind: str, columns: Container[str]) -> str:
     """Return the column of labels of a classification, or of the values of a regression."""
-    return "score" if kind in VALUES and "score" in columns else "label"
+    return "score" if kind == "regression" and "score" in columns else "label"
 
 
 def find_label_column(kind: str, file: str, folder: Path) -> str:
@@ -150,18 +136,12 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
         names: The option `text_column_names` of the task.
 
     Raises:
-        ValueError: See `find_text_columns`; or a similarity has no two texts.
+        ValueError: See `find_text_columns`.
     """
     if kind in TEXTS:
         return TEXTS[kind]
     columns = _find_columns(file, folder)
-    texts = find_text_columns(columns, names, label_column=name_label_column(kind, columns))
-    if kind == "similarity" and len(texts) != 2:
-        raise ValueError(
-            f"a similarity task needs two columns of text, but {file} has {', '.join(texts)}. Name two with "
-            "text_column_names."
-        )
-    return texts
+    return find_text_columns(columns, names, label_column=name_label_column(kind, columns))
 
 
 def _find_columns(file: str, folder: Path) -> dict[str, Any]:
@@ -172,17 +152,12 @@ def _find_columns(file: str, folder: Path) -> dict[str, Any]:
     return columns
 
 
-def read_rows(file: str, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each example with its place; those of a retrieval are queries with the passages that answer them."""
-    yield from read_queries(folder / file) if file.endswith(JUDGED) else read_json_lines(file, folder)
-
-
 def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str | None = None) -> list[str]:
     """List what the command of a task would refuse in its files, so that it does not end hours of pre-training.
 
     Args:
         kind: A key of `TASK_COLUMNS`.
-        files: By split, `train` first if it is there; one JSON object a line, or tables of a retrieval.
+        files: By split, `train` first if it is there; one JSON object a line.
         folder: The files are relative to it.
         names: The option `text_column_names` of the task.
 
@@ -204,7 +179,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
 
     for split, name in files.items():
         collect(read_file, split, name)
-    if kind != "retrieval" and not problems:  # `read_queries` has checked those of a retrieval
+    if not problems:
         collect(_check_rows, kind, read, files, folder, names)
     paths = {split: str(folder / name) for split, name in files.items()}
     collect(check_held_out, paths.pop("train", None), paths)
@@ -228,11 +203,6 @@ def _check_rows(
         own = [{column: row[column] for column in row if column in columns} for _, row in rows]
         splits[split] = load_table(own, files[split])
     check_columns(splits, sorted(TASK_COLUMNS[kind]) if kind in TEXTS else [label])
-    if kind == "similarity":
-        find_split_columns(splits, label, names, locate)
-        check_scores(splits, label, locate)
-        check_variety(splits[first][label], label)
-        return
     kind_class = KIND_CLASSES[kind]
     args: Any = kind_class.arguments()
     if kind in PROBLEM_TYPES:

@@ -4,23 +4,14 @@ A row of a table names a query, a passage of the corpus, and how relevant the pa
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_domain.data.json_lines import read_rows
 
-CORPUS, QUERIES, JUDGMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
-# The files of the splits, and the columns of each.
-TABLES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
-JUDGED = ".tsv"
+CORPUS, QUERIES, JUDGED = "corpus.jsonl", "queries.jsonl", ".tsv"
 COLUMNS = ["query-id", "corpus-id", "score"]
-
-
-def find_collection(judgments: Path) -> tuple[Path, Path]:
-    """Return the corpus and the queries that belong to a table: those of the folder above `qrels`."""
-    folder = judgments.absolute().parents[1]
-    return folder / CORPUS, folder / QUERIES
 
 
 def load_texts(file: Path) -> dict[str, str]:
@@ -78,28 +69,23 @@ def read_judgments(file: Path) -> dict[str, list[str]]:
     return dict(relevant)
 
 
-def read_queries(
-    judgments: Path, corpus: Path | None = None, queries: Path | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the queries of a split with their places: `id`, `query`, and ids and texts of the relevant `passages`.
+def read_queries(judgments: Path, passages: Mapping[str, str], queries: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the queries of a split: `id`, `query`, the ids of the `relevant` passages, and their texts, `passages`.
 
     Args:
         judgments: Table of the split.
-        corpus: Default: see `find_collection`.
+        passages: See `load_texts`.
         queries: The same.
 
     Raises:
-        ValueError: See `read_judgments` and `load_texts`; or a judgment names a query or a passage that is not there.
+        ValueError: See `read_judgments`; or a judgment names a query or a passage that is not there.
     """
-    neighbors = find_collection(judgments)
-    passages, asked = load_texts(corpus or neighbors[0]), load_texts(queries or neighbors[1])
+    rows = []
     for query, relevant in read_judgments(judgments).items():
         if lacking := [name for name in relevant if name not in passages]:
             raise ValueError(f"every passage of {judgments.name} must be in {CORPUS}, but {lacking[0]} is not")
-        if query not in asked:
+        if query not in queries:
             raise ValueError(f"every query of {judgments.name} must be in {QUERIES}, but {query} is not")
         texts = [passages[name] for name in relevant]
-        yield (
-            f"query {query} of {judgments.name}",
-            {"id": query, "query": asked[query], "relevant": relevant, "passages": texts},
-        )
+        rows.append({"id": query, "query": queries[query], "relevant": relevant, "passages": texts})
+    return rows

@@ -14,7 +14,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from hf_domain.tasks.files import METRICS, VALUES, Task, get_label, read_rows
+from hf_domain.data.json_lines import read_rows
+from hf_domain.tasks.files import METRICS, Task, get_label
 from hf_domain.tasks.labels import name_label
 from hf_domain.tasks.metrics import compute_squad_metrics, find_entities, strip_prefix
 from hf_domain.tasks.outputs import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
@@ -111,7 +112,7 @@ def _rank(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Gold and predicted labels of a test set; of questions and queries the scores, of a regression the values.
+    """Gold and predicted labels of a test set; of questions the scores, of a regression the values.
 
     Args:
         metric: One of `METRICS`.
@@ -119,8 +120,8 @@ class Predictions:
         gold: Label ids of each example: one or several of a text, one for each word of a sentence.
         predicted: The predictions in the same form; words beyond the longest input have none.
         ignored: Labels without an F1 of their own, the `negative_labels` of the task.
-        scores: Score of each question or query, between 0 and 1; for a regression the predicted values.
-        values: Gold values of a regression or a similarity, whose predicted values are cosines.
+        scores: Score of each question, between 0 and 1; for a regression the predicted values.
+        values: Gold values of a regression.
     """
 
     metric: str
@@ -147,7 +148,7 @@ class Predictions:
 
     def score(self) -> ExampleScores:
         """Return the contribution of each example to the score."""
-        if self.metric in METRICS["qa"] + METRICS["retrieval"]:
+        if self.metric in METRICS["qa"]:
             column = np.array(self.scores)[:, None]
             return ExampleCounts(column, np.zeros_like(column), np.zeros_like(column), "mean")
         if self.metric in METRICS["regression"]:
@@ -221,12 +222,7 @@ def read_predictions(
     if task.kind == "qa":
         return join_answers(read_answers(output_dir, prefix), examples, task.metric)
     lines = read_labels(output_dir, names[0])
-    if task.kind == "retrieval":
-        scores = [json.loads(line)[task.metric] for line in lines]
-        if len(scores) != len(examples):
-            raise ValueError(f"every query must have a score, but {len(scores)} of {len(examples)} have one")
-        return Predictions(task.metric, [], [], [], scores=scores)
-    if task.kind in VALUES:
+    if task.kind == "regression":
         return join_values([float(line) for line in lines], examples, task)
     labels = [json.loads(line) for line in lines] if task.kind == "multi_label" else [[line] for line in lines]
     return join_labels(labels, examples, task)

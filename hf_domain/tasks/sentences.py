@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 
-from hf_domain import extras
 from hf_domain.checks import check_metrics
 from hf_domain.data.json_lines import read_rows
-from hf_domain.tasks.labels import Locate, check_spread, check_values
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -25,17 +23,6 @@ Metrics = dict[str, float]
 Rows = Sequence[Mapping[str, Any]]
 # Passages of a query that are kept as its prediction, and that its scores count.
 DEPTH = 10
-
-
-def explain_missing() -> str | None:
-    """Return what to do without sentence-transformers; None if it is installed."""
-    return extras.explain_missing("a task of sentence embeddings", "sentence_transformers")
-
-
-def check_scores(splits: DatasetDict, column: str, locate: Locate) -> None:
-    """Raise a ValueError unless scores are finite numbers, and differ in a held-out split: a correlation needs that."""
-    check_values(splits, column, locate)
-    check_spread(splits, column)
 
 
 @dataclass(frozen=True)
@@ -128,7 +115,8 @@ class RetrievalTask:
         ranked = []
         for row in rows:
             hits = found[row["id"]]
-            own = self.compute_metrics([row], [hits])
+            scores = RetrievalTask({}).make_evaluator([row], batch_size=1).compute_metrics([hits])
+            own = {name.replace("@k", f"_at_{DEPTH}"): float(by_depth[DEPTH]) for name, by_depth in scores.items()}
             ranked.append({"passages": [hit["corpus_id"] for hit in hits], **own})
         return rename_metrics(metrics), ranked
 
@@ -137,11 +125,6 @@ class RetrievalTask:
         (name,) = rename_metrics({self.deciding: 0})
         scores = [[query[name] for query in queries] for queries in (own, other)]
         return resample(lambda own, other: float(own.mean() - other.mean()), *scores)
-
-    def compute_metrics(self, rows: Rows, hits: Sequence[Sequence[Mapping[str, Any]]]) -> Metrics:
-        """Return the metrics of a search: for each query the passages it found, as `corpus_id` and `score`."""
-        found = RetrievalTask({}).make_evaluator(rows, batch_size=1).compute_metrics(hits)
-        return {name.replace("@k", f"_at_{DEPTH}"): float(by_depth[DEPTH]) for name, by_depth in found.items()}
 
     def make_pairs(self, rows: Rows) -> Dataset:
         """Return pairs of texts to train on: a query with each of its passages."""

@@ -15,8 +15,7 @@ import numpy as np
 from hf_domain.data.files import SPLITS
 from hf_domain.datastore.nearest import search_texts
 from hf_domain.tasks.baseline import make_constants
-from hf_domain.tasks.files import TEXTS, VALUES, Task, find_texts, get_label
-from hf_domain.tasks.retrieval import find_collection, load_texts
+from hf_domain.tasks.files import TEXTS, Task, find_texts, get_label
 from hf_domain.tasks.scores import (
     MAJORITY,
     Predictions,
@@ -27,15 +26,12 @@ from hf_domain.tasks.scores import (
     list_gold,
     read_examples,
 )
-from hf_domain.tasks.sentences import DEPTH, RetrievalTask
 from hf_domain.tasks.vote import count_votes
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"
 # A linear model of word and word-pair frequencies.
 LINEAR = "linear model of words"
-# Of a retrieval.
-SEARCH = "search by BM25"
 # The validation set chooses the number of texts that vote.
 VOTERS = (1, 3, 5, 10, 20, 50)
 # The same for the regularization of the linear model.
@@ -47,16 +43,13 @@ Rows = list[dict[str, Any]]
 def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str, float]:
     """Return scores without an encoder, in percent by name.
 
-    They are the majority baseline (the mean for a regression, nothing found for a retrieval), for texts a linear model
-    of words, and with tantivy the vote of the nearest training texts, or for a retrieval the search by BM25.
+    They are the majority baseline (the mean for a regression), and for texts a linear model of words and, with tantivy,
+    the vote of the nearest training texts.
 
     Args:
         flags: Flags of the command that fine-tunes; they may limit the examples.
         folder: Folder of the plan.
     """
-    if task.kind == "retrieval":
-        file = folder / task.get_file("test")
-        return dict(_score_search(file, flags.get("max_predict_samples"), task.metric, file.stat().st_mtime_ns))
     limits = [flags.get(name) for name in ("max_train_samples", "max_eval_samples", "max_predict_samples")]
     folds = tuple(
         tuple((folder / task.get_file(split, fold), limit) for split, limit in zip(SPLITS, limits, strict=True))
@@ -65,15 +58,6 @@ def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str
     times = tuple(file.stat().st_mtime_ns for files in folds for file, _ in files)
     options = tuple(sorted((name, str(value)) for name, value in task.options.items()))
     return dict(_score_floors(task.kind, task.metric, options, folds, times))
-
-
-@cache
-def _score_search(file: Path, limit: Any, metric: str, time: int) -> dict[str, float]:
-    """Score the search by BM25 once for all rows and seeds; `time` detects a changed file."""
-    floors = {MAJORITY: 0.0}
-    with suppress(ModuleNotFoundError):  # tantivy is an extra
-        floors[SEARCH] = search_words(read_examples(file, limit), load_texts(find_collection(file)[0]), metric)
-    return floors
 
 
 @cache
@@ -88,13 +72,12 @@ def _score_floors(kind: str, metric: str, options: tuple, folds: tuple, times: t
             columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
             # A pair is one text.
             texts = [[" ".join(str(row.get(name) or "") for name in columns) for row in rows] for rows in splits]
-            with suppress(ModuleNotFoundError):
+            with suppress(ModuleNotFoundError):  # tantivy is an extra
                 floors[NEAREST].append(predict_nearest(task, splits, texts))
-            if kind != "similarity":
-                floors[LINEAR].append(predict_from_words(task, splits, texts))
+            floors[LINEAR].append(predict_from_words(task, splits, texts))
     scores = {name: join_predictions(parts).score().compute() for name, parts in floors.items() if parts}
     # A constant has no correlation; the constants of several folds would have a small one.
-    return scores | {MAJORITY: 0.0} if kind in VALUES else scores
+    return scores | {MAJORITY: 0.0} if kind == "regression" else scores
 
 
 def predict_majority(task: Task, train: Rows, test: Rows) -> Predictions:
@@ -103,7 +86,7 @@ def predict_majority(task: Task, train: Rows, test: Rows) -> Predictions:
     The prediction is the most frequent training label, the best set of labels on the training examples, the mean of a
     regression, only O, or no answer.
     """
-    if task.kind in VALUES:
+    if task.kind == "regression":
         return join_values([statistics.mean(get_values(task, train))] * len(test), test, task)
     if task.kind == "ner":
         tags = [example["tags"] for example in test]
@@ -143,7 +126,7 @@ def predict_from_words(task: Task, splits: list[Rows], texts: list[list[str]]) -
     features = [vectorizer.fit_transform(texts[0]), *map(vectorizer.transform, texts[1:])]
 
     def predict(strength: float, part: int) -> Predictions:
-        if task.kind in VALUES:
+        if task.kind == "regression":
             model = Ridge(1 / strength).fit(features[0], get_values(task, splits[0]))
             return join_values(model.predict(features[part]).tolist(), splits[part], task)
         model = LinearSVC(C=strength, class_weight="balanced")
@@ -172,7 +155,7 @@ def predict_nearest(task: Task, splits: list[Rows], texts: list[list[str]]) -> P
 
     def predict(count: int, part: int) -> Predictions:
         votes = count_votes(values, found[part - 1], count)
-        if task.kind in VALUES:
+        if task.kind == "regression":
             return join_values(votes[:, 0].tolist(), splits[part], task)
         chosen = [[names[number]] for number in votes.argmax(1)]
         if task.kind == "multi_label":
@@ -192,7 +175,7 @@ def choose_on_validation(options: Sequence[Any], predict: Callable[[Any, int], P
 
 def make_matrix(task: Task, train: Rows) -> tuple[list[str], np.ndarray]:
     """Return the names of the labels, and a row of 0 and 1 for each example; the values of a regression."""
-    if task.kind in VALUES:
+    if task.kind == "regression":
         values = np.array(get_values(task, train))[:, None]
         return [*map(str, np.unique(values))], values
     labels = [list_gold(task.kind, example) for example in train]
@@ -203,22 +186,3 @@ def make_matrix(task: Task, train: Rows) -> tuple[list[str], np.ndarray]:
 def get_values(task: Task, examples: Rows) -> list[float]:
     """Return the value of each example of a regression."""
     return [float(get_label(task.kind, example)) for example in examples]
-
-
-def search_words(queries: Rows, passages: dict[str, str], metric: str) -> float:
-    """Return the score of a search by BM25, in percent.
-
-    Args:
-        queries: See `read_queries`.
-        passages: Texts of the corpus by id.
-        metric: One of `METRICS`.
-
-    Raises:
-        ModuleNotFoundError: tantivy is not installed.
-    """
-    names = [*passages]
-    (found,) = search_texts([*passages.values()], [[query["query"] for query in queries]], DEPTH)
-    hits = [
-        [{"corpus_id": names[number], "score": score} for number, score in zip(*each, strict=True)] for each in found
-    ]
-    return 100 * RetrievalTask(passages).compute_metrics(queries, hits)[metric]

@@ -16,15 +16,15 @@ from hf_domain.checks import check_weights
 from hf_domain.data.columns import check_columns, find_split_columns
 from hf_domain.data.corpora import check_length
 from hf_domain.data.files import check_held_out, load_files
+from hf_domain.extras import require
 from hf_domain.safe_io import read_json, write_json, write_text
+from hf_domain.tasks.labels import check_spread, check_values
 from hf_domain.tasks.outputs import LABELS, format_labels, list_predicted
-from hf_domain.tasks.retrieval import JUDGED, find_collection, load_texts, read_queries
+from hf_domain.tasks.retrieval import CORPUS, JUDGED, QUERIES, load_texts, read_queries
 from hf_domain.tasks.sentences import (
     RetrievalTask,
     SentenceTask,
     SimilarityTask,
-    check_scores,
-    explain_missing,
     rename_metrics,
 )
 from hf_domain.training.arguments import FineTunerArguments, check_work
@@ -97,8 +97,9 @@ def name_texts(args: Any, training_args: TrainingArguments) -> tuple[Any, Traini
     wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
     files = [file for split, is_wanted in wanted.items() if is_wanted and (file := getattr(args, f"{split}_file"))]
     if files and files[0].endswith(JUDGED):
-        corpus, queries = find_collection(Path(files[0]))
-        args.corpus_file, args.queries_file = args.corpus_file or str(corpus), args.queries_file or str(queries)
+        folder = Path(files[0]).absolute().parents[1]
+        args.corpus_file = args.corpus_file or str(folder / CORPUS)
+        args.queries_file = args.queries_file or str(folder / QUERIES)
     return args, training_args
 
 
@@ -220,8 +221,7 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
             "--push_to_hub must be left out here: sentence-transformers publishes its folders. Run "
             f"SentenceTransformer({training_args.output_dir!r}).push_to_hub(...) after training."
         )
-    if (missing := explain_missing()) is not None:
-        raise ModuleNotFoundError(missing)
+    require("a task of sentence embeddings", "sentence_transformers")
     task, splits = load_task(args, training_args)
     set_best_metric(training_args, task.deciding)
     options = {"device": training_args.device, "trust_remote_code": args.trust_remote_code}
@@ -282,14 +282,15 @@ def load_task(args: Any, training_args: FineTunerArguments) -> tuple[Any, Datase
         raise ValueError(f"the split {lacking[0]} must have a file. Give --{lacking[0]}_file.")
     check_held_out(files.get("train"), {f"{split}_file": file for split, file in files.items() if split != "train"})
     if next(iter(files.values())).endswith(JUDGED):
-        corpus, queries = Path(args.corpus_file), Path(args.queries_file)
-        rows = {split: [row for _, row in read_queries(Path(file), corpus, queries)] for split, file in files.items()}
+        passages, queries = load_texts(Path(args.corpus_file)), load_texts(Path(args.queries_file))
+        rows = {split: read_queries(Path(file), passages, queries) for split, file in files.items()}
         splits = DatasetDict({split: Dataset.from_list(each) for split, each in rows.items()})
-        return RetrievalTask(load_texts(corpus)), limit_splits(splits, args)
+        return RetrievalTask(passages), limit_splits(splits, args)
     splits = DatasetDict({split: load_files(file) for split, file in files.items()})
     check_columns(splits, [args.label_column_name], "--label_column_name")
     locate = partial(locate_example, args)
-    check_scores(splits, args.label_column_name, locate)
+    check_values(splits, args.label_column_name, locate)
+    check_spread(splits, args.label_column_name)
     columns = find_split_columns(splits, args.label_column_name, args.text_column_names, locate)
     if len(columns) != 2:
         raise ValueError(f"a similarity needs two columns of text, but the data have {', '.join(columns)}.")

@@ -4,7 +4,6 @@ import json
 
 from pretended_runs import write_plan
 from script_runs import write_jsonl
-from sentence_tasks import write_search
 
 from hf_domain.comparison import steps
 from hf_domain.comparison.prepare import load_plan
@@ -54,20 +53,6 @@ def test_labels_that_a_score_leaves_out_are_part_of_a_fine_tuning(content, tmp_p
     after = list_addresses(content, tmp_path)
     changed = {f"dapt-animals-seed{seed}" for seed in (1, 2)}
     assert {name for name in before if before[name] != after[name]} == changed
-
-
-def test_the_text_of_a_retrieval_is_that_of_its_passages_and_queries(content, tmp_path):
-    write_search(tmp_path / "search")
-    content["tasks"] = {"search": {"folder": "search", "corpus": "pets"}}
-    content["methods"] = {"dapt": None, "tapt": None}
-    before = list_addresses(content, tmp_path)
-    for file in ("corpus.jsonl", "queries.jsonl"):
-        path = tmp_path / "search" / file
-        path.write_text(path.read_text().replace('"text": "', '"text": "other '))
-        after = list_addresses(content, tmp_path)
-        changed = {name for name in before if before[name] != after[name]}
-        assert "tapt-search" in changed and "dapt-pets" not in changed
-        before = after
 
 
 def test_a_file_named_as_the_text_of_a_task_is_the_one_that_is_read(content, tmp_path):

@@ -7,15 +7,16 @@ from hf_domain.tasks.retrieval import load_texts, read_judgments, read_queries
 
 def test_queries_with_their_passages(tmp_path):
     folder, texts = write_search(tmp_path / "search"), make_texts(40, seed=9)
-    rows = dict(read_queries(folder / "qrels" / "test.tsv"))
-    assert [row["id"] for row in rows.values()] == [str(number) for number in range(18, 27)]
-    assert rows["query 18 of test.tsv"] == {
+    passages, queries = (load_texts(folder / f"{name}.jsonl") for name in ("corpus", "queries"))
+    rows = read_queries(folder / "qrels" / "test.tsv", passages, queries)
+    assert [row["id"] for row in rows] == [str(number) for number in range(18, 27)]
+    assert rows[0] == {
         "id": "18",
         "query": " ".join(texts[18].split()[:3]),
         "relevant": ["d18", "d21"],
         "passages": [texts[18], texts[21]],
     }
-    assert rows["query 19 of test.tsv"]["relevant"] == ["d19"]  # the other has a score of 0
+    assert rows[1]["relevant"] == ["d19"]  # the other has a score of 0
 
 
 def test_a_title_stands_before_its_text(tmp_path):

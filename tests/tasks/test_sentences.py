@@ -1,12 +1,9 @@
 """Tasks of sentence embeddings: pairs to train on; tests/training/test_sentences.py has the scores."""
 
-from sentence_tasks import write_search
-
 from hf_domain.tasks import sentences
-from hf_domain.tasks.retrieval import read_queries
 
 
-def test_a_pair_trains_by_its_score_and_a_query_by_the_others(tmp_path):
+def test_a_pair_trains_by_its_score_and_a_query_by_the_others():
     task = sentences.SimilarityTask(["one", "two"], "score")
     rows = [
         {"one": "a", "two": "b", "score": 1},
@@ -18,6 +15,8 @@ def test_a_pair_trains_by_its_score_and_a_query_by_the_others(tmp_path):
         "text2": ["b", "", "d"],
         "score": [0.0, 0.5, 1.0],
     }
-    rows = [row for _, row in read_queries(write_search(tmp_path) / "qrels" / "train.tsv")]
-    pairs = sentences.RetrievalTask({}).make_pairs(rows)
-    assert len(pairs) == 9 + 3 and pairs[1] == {"query": rows[0]["query"], "passage": rows[0]["passages"][1]}
+    rows = [{"query": "a", "passages": ["b", "c"]}, {"query": "d", "passages": ["e"]}]
+    assert sentences.RetrievalTask({}).make_pairs(rows).to_dict() == {
+        "query": ["a", "a", "d"],
+        "passage": ["b", "c", "e"],
+    }

@@ -81,7 +81,8 @@ def test_scores_of_a_search_are_kept_for_each_query(encoder, tmp_path, monkeypat
         **name_files(folder, TABLES),
         **FROZEN,
     )
-    corpus, queries = load_texts(folder / "corpus.jsonl"), [row for _, row in read_queries(folder / TABLES[2])]
+    corpus = load_texts(folder / "corpus.jsonl")
+    queries = read_queries(folder / TABLES[2], corpus, load_texts(folder / "queries.jsonl"))
     names = np.array([*corpus])
     cosines = embed(encoder, [query["query"] for query in queries]) @ embed(encoder, corpus.values()).T
     gains, ranks = [], []
