@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from hf_domain.comparison.plan import Plan
 from hf_domain.data.files import SPLITS, find_files
+from hf_domain.data.json_lines import read_rows
 from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files
-from hf_domain.tasks.files import find_label_column
+from hf_domain.tasks.files import name_label_column
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.recipes import TRAINING_RECIPES
 from hf_domain.training.run_folder import CHECKPOINT_FILES
@@ -398,7 +399,8 @@ class StepLister:
         if reader is not None and reader.reads_passages and self.has_frozen_passages(row, flags):
             flags["passage_cache"] = f"{ROOT}/passages/{self.label_encoder(row, task_name)}-{needs[-1]}-{examples}"
         if task.kind == "regression":
-            flags["label_column_name"] = find_label_column(task.kind, task.get_file("train", fold), plan.folder)
+            _, first = next(read_rows(task.get_file("train", fold), plan.folder))
+            flags["label_column_name"] = name_label_column(task.kind, first)
             flags["do_regression"] = True
         # The validation set decides thresholds, early stopping, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}

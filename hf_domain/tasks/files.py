@@ -116,11 +116,6 @@ def name_label_column(kind: str, columns: Container[str]) -> str:
     return "score" if kind == "regression" and "score" in columns else "label"
 
 
-def find_label_column(kind: str, file: str, folder: Path) -> str:
-    """Find the column of labels, or of values, in the first row of a file."""
-    return name_label_column(kind, next(read_rows(file, folder))[1])
-
-
 def get_label(kind: str, row: dict[str, Any]) -> Any:
     """Return the label, the labels or the value of an example."""
     return row.get(name_label_column(kind, row))
@@ -196,13 +191,14 @@ def _check_rows(
 
     first, splits = next(iter(files)), DatasetDict()
     label = name_label_column(kind, read[first][0][1])
+    required = TASK_COLUMNS[kind] if kind in TEXTS else {label}
     texts = {split: find_texts(kind, name, folder, names) for split, name in files.items()}
     for split, rows in read.items():
-        columns = TASK_COLUMNS[kind] if kind in TEXTS else {label, *texts[first], *texts[split]}
+        columns = {*required, *texts[first], *texts[split]}
         _check_types(rows, columns)
         own = [{column: row[column] for column in row if column in columns} for _, row in rows]
         splits[split] = load_table(own, files[split])
-    check_columns(splits, sorted(TASK_COLUMNS[kind]) if kind in TEXTS else [label])
+    check_columns(splits, sorted(required))
     kind_class = KIND_CLASSES[kind]
     args: Any = kind_class.arguments()
     if kind in PROBLEM_TYPES:
@@ -242,21 +238,17 @@ def get_text(value: Any) -> str:
     return " ".join(value) if isinstance(value, list) else value or ""
 
 
-def list_task_texts(kind: str, file: Path, names: str | None = None) -> list[str]:
-    """List the different training texts of a task on a line each, as TAPT reads them.
+def write_task_text(kind: str, file: Path, path: Path, names: str | None = None) -> None:
+    """Write the different training texts of a task on a line each, as TAPT reads them.
 
     Args:
         kind: A key of `TASK_COLUMNS`.
         file: The training file.
+        path: The file to write.
         names: The option `text_column_names` of the task.
     """
     texts = find_texts(kind, file.name, file.parent, names)
     values = chain.from_iterable(map(row.get, texts) for _, row in read_rows(file.name, file.parent))
     lines = dict.fromkeys(" ".join(get_text(value).split()) for value in values)  # a context has several questions
-    return [line for line in lines if line]
-
-
-def write_task_text(kind: str, file: Path, path: Path, names: str | None = None) -> None:
-    """Write the training texts of a task to `path`; other arguments as in `list_task_texts`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(f"{line}\n" for line in list_task_texts(kind, file, names)))
+    write_text(path, "".join(f"{line}\n" for line in lines if line))

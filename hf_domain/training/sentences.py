@@ -85,6 +85,12 @@ class SentenceArguments:
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the model."})
 
 
+def list_files(args: Any, training_args: TrainingArguments) -> dict[str, Any]:
+    """Return the file of each split that is trained on or scored; None where no flag names one."""
+    wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    return {split: getattr(args, f"{split}_file") for split, is_wanted in wanted.items() if is_wanted}
+
+
 def name_texts(args: Any, training_args: TrainingArguments) -> tuple[Any, TrainingArguments]:
     """Return the arguments with the names of passages and queries of a table of BEIR where no flag gives them.
 
@@ -94,8 +100,7 @@ def name_texts(args: Any, training_args: TrainingArguments) -> tuple[Any, Traini
     Args:
         args: Changed in place.
     """
-    wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
-    files = [file for split, is_wanted in wanted.items() if is_wanted and (file := getattr(args, f"{split}_file"))]
+    files = [file for file in list_files(args, training_args).values() if file]
     if files and files[0].endswith(JUDGED):
         folder = Path(files[0]).absolute().parents[1]
         args.corpus_file = args.corpus_file or str(folder / CORPUS)
@@ -276,8 +281,7 @@ def describe_gain(split: str, name: str, own: float, other: float, interval: tup
 
 def load_task(args: Any, training_args: FineTunerArguments) -> tuple[Any, DatasetDict]:
     """Return the task that the files hold, and its splits."""
-    wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
-    files = {split: getattr(args, f"{split}_file") for split, is_wanted in wanted.items() if is_wanted}
+    files = list_files(args, training_args)
     if lacking := [split for split, file in files.items() if not file]:
         raise ValueError(f"the split {lacking[0]} must have a file. Give --{lacking[0]}_file.")
     check_held_out(files.get("train"), {f"{split}_file": file for split, file in files.items() if split != "train"})

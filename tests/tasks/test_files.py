@@ -5,7 +5,7 @@ import json
 import pytest
 from script_runs import write_jsonl
 
-from hf_domain.tasks.files import check_task_files, find_kind, find_label_column, write_task_text
+from hf_domain.tasks.files import check_task_files, find_kind, write_task_text
 
 RIGHT = {
     "classification": {"text": "a cat", "label": "cat"},
@@ -146,12 +146,10 @@ def test_kind_is_found_from_the_columns(tmp_path, kind):
         rows = [{"text": "a cat", "label": 1}, {"text": "a dog", "label": 1.5}]
         write_jsonl(tmp_path / "scores.jsonl", [{"text": "a cat", "score": 1}])
         assert find_kind("scores.jsonl", tmp_path) == kind
-        assert find_label_column(kind, "scores.jsonl", tmp_path) == "score"
         write_jsonl(tmp_path / "both.jsonl", [{"text": "a cat", "label": "x", "score": 1}])
         assert find_kind("both.jsonl", tmp_path) == "classification"
     write_jsonl(tmp_path / "train.jsonl", rows)
     assert find_kind("train.jsonl", tmp_path) == kind
-    assert find_label_column(kind, "train.jsonl", tmp_path) == "label"
 
 
 def test_fractions_beside_scores_may_be_either(tmp_path):
