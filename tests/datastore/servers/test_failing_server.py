@@ -95,7 +95,8 @@ def test_a_search_outlives_a_restart(tmp_path, tokenizer, node, monkeypatch):
     ],
 )
 def test_an_index_that_takes_no_passages_is_reported(tmp_path, tokenizer, server, monkeypatch, block, error, message):
-    """A server whose disk is full sets the first block by itself, and lifts it when there is room."""
+    """A server whose disk is full sets the first block by itself, and lifts it at its next look if there is room."""
+    server.cluster.put_settings(body={"transient": {"cluster.info.update.interval": "1h"}})  # no look in this test
     monkeypatch.setattr(elasticsearch_index, "PATIENCE", 2)
     send, blocked = elasticsearch_index._send, iter([False, False, True])
 
