@@ -8,6 +8,7 @@ Properties:
     forgotten    the label hangs on words that the domain encoder has lost: G-MAP, beside the average of weights
     found        the label is in a passage that BM25 ranks first: RADA, beside the appended passage
     alike        the same, but BM25 ranks five passages equally
+    one_base     two domains of new words over one encoder that nothing trains: exBERT, beside LoRA
     domain_text  the loss on held-out text, the time and the trained megabytes: VarMAE, beside LoRA and DAPT
 
 Every run is a command with its defaults, and starts from the encoder of the quickstart. A run becomes a line of the
@@ -16,6 +17,7 @@ output; the same command resumes. After `found` and `alike`, the labels in the p
 """
 
 import argparse
+import copy
 import itertools
 import json
 import os
@@ -31,11 +33,21 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from peft import PeftModel
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 from hf_domain import build_datastore
 from hf_domain.averaging import average_models
 from hf_domain.methods import METHODS
+from hf_domain.methods.exbert.convert import load_under_head
 from hf_domain.safe_io import read_json, write_text
 from hf_domain.training.method_rate import choose_pretraining_rate
 
@@ -133,7 +145,7 @@ def forget(encoder: Path, words: list[str], folder: Path) -> None:
     table, ids = model.get_input_embeddings().weight, tokenizer.convert_tokens_to_ids(words)
     rows, generator = table[ids], torch.Generator().manual_seed(0)
     table[ids] = rows.mean(0) + rows.std(0) * torch.randn(rows.shape, generator=generator)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_embedding_layers=False)
     tokenizer.save_pretrained(folder)
 
 
@@ -186,12 +198,24 @@ def edit(language: Language, label: str, passage: str) -> tuple[str, str]:
 # ------------------------------------------------------------------------------------------------------------ runs
 
 
-def run(home: Path, command: str, name: str, **flags: Any) -> dict[str, Any]:
+# Also saves the changes of LoRA by themselves, which the command merges into the encoder.
+KEPT_APART = """
+from dataclasses import replace
+from hf_domain.methods import METHODS
+from hf_domain.methods.lora import merge_lora
+def finish(model, folder):
+    model.save_pretrained(f"{folder}/adapter")
+    return merge_lora(model, folder)
+METHODS["lora"] = replace(METHODS["lora"], finish=finish)
+"""
+
+
+def run(home: Path, command: str, name: str, setup: str = "", **flags: Any) -> dict[str, Any]:
     """Run a command with its defaults, in a process of its own, and return its results."""
     if command != "expand_vocab":
         flags |= {"report_to": "none", "save_strategy": "no", "use_cpu": True, "overwrite_output_dir": True}
     parts = [str(part) for flag, value in flags.items() for part in (f"--{flag}", value)]
-    code = "from hf_domain.cli import main; main()"
+    code = f"{setup}\nfrom hf_domain.cli import main; main()"
     arguments = [sys.executable, "-c", code, command, *parts, "--output_dir", str(home / name)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -283,7 +307,7 @@ def measure_passages(make: Callable, args: argparse.Namespace, home: Path, seed:
         after = run(home, "classification", f"{name}-edited", model_name_or_path=home / name, **flags)
         return found | {"edited": after["predict_accuracy"]}
 
-    few = {"num_passages": 5, "config_overrides": "passage_encoder=frozen"}
+    few = {"num_passages": 5, "config_overrides": "passage_encoder=frozen", "passage_cache": home / "states"}
     yield (
         "no passages",
         lambda: classify(
@@ -292,6 +316,76 @@ def measure_passages(make: Callable, args: argparse.Namespace, home: Path, seed:
     )
     yield "best passage appended", lambda: train_and_edit("appended", append_passage=True, max_seq_length=64)
     yield "RADA", lambda: train_and_edit("rada", method="rada", **few)
+
+
+def measure_one_base(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
+    """Yield each row with the function that runs it."""
+    yield "exBERT", lambda: serve_domains(args, home, seed, "exbert_adapter")
+    yield "LoRA with new words", lambda: serve_domains(args, home, seed, "lora", setup=KEPT_APART)
+
+
+def serve_domains(args: argparse.Namespace, home: Path, seed: int, method: str, setup: str = "") -> dict[str, Any]:
+    """Train an adapter and a head for each of two domains, and serve both over one encoder, batch by batch.
+
+    `megabytes` are those of a domain's file, `switch_ms` those of going from one domain to the other.
+    """
+    base = AutoModelForSequenceClassification.from_pretrained(args.encoder, num_labels=len(CLASSES))
+    before, tokenizers, tests, sizes = copy.deepcopy(base.bert.state_dict()), [], [], []
+    for domain in range(2):
+        corpus, train, test = make_new_words(AutoTokenizer.from_pretrained(args.encoder), seed + 100 * domain)
+        file, words, name = home / f"{domain}.txt", f"vocabulary-{domain}", f"{method}-{domain}"
+        write_text(file, "\n".join(corpus))
+        if not (home / words).exists():
+            start = {"model_name_or_path": args.encoder, "train_file": file, "embedding_init": "none"}
+            run(home, "expand_vocab", words, **start)
+        adapt(home, name, method, file, args, setup=setup, max_seq_length=64, expanded_vocabulary=home / words)
+        tokenizers.append(AutoTokenizer.from_pretrained(home / name))
+        train_over_base(args, home / name / "adapter", home / f"{name}-task", tokenizers[-1], train, seed)
+        tests.append(test)
+        sizes.append((home / f"{name}-task/adapter_model.safetensors").stat().st_size / 1e6)
+    if method == "lora":  # ids of new words mean other words in each domain: the table has room for the longer list
+        base.resize_token_embeddings(max(map(len, tokenizers)), mean_resizing=False)
+    served = PeftModel.from_pretrained(base, home / f"{method}-0-task", adapter_name="first")
+    served.load_adapter(home / f"{method}-1-task", adapter_name="second")
+    right, waits = [], []
+    for start in range(0, 200, 20):
+        for domain, tokenizer, test in zip(("first", "second"), tokenizers, tests, strict=True):
+            began = time.perf_counter()
+            served.set_adapter(domain)
+            waits.append((time.perf_counter() - began) * 1000)
+            rows = test[start : start + 20]
+            batch = tokenizer([row["text"] for row in rows], return_tensors="pt", padding=True)
+            with torch.no_grad():
+                found = served.eval()(**batch).logits.argmax(-1).tolist()
+            right += [CLASSES[number] == row["label"] for number, row in zip(found, rows, strict=True)]
+    after = served.unload().bert.state_dict()
+    # The pooler belongs to the head: it is new in this encoder, and trains with it.
+    own = [name for name in before if not name.startswith("pooler.")]
+    kept = [torch.equal(before[name], after[name][: len(before[name])]) for name in own]
+    return {
+        "accuracy": statistics.mean(right),
+        "megabytes": statistics.mean(sizes),
+        "switch_ms": statistics.median(waits),
+        "base_is_kept": float(all(kept)),
+    }
+
+
+def train_over_base(
+    args: argparse.Namespace, adapter: Path, folder: Path, tokenizer: Any, train: Rows, seed: int
+) -> None:
+    """Train an adapter of masked LM and a new head for a task, with the stock Trainer, and save them."""
+    set_seed(seed)
+    base = AutoModelForSequenceClassification.from_pretrained(args.encoder, num_labels=len(CLASSES))
+    if read_json(adapter / "adapter_config.json")["peft_type"] == "LORA":
+        base.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model = load_under_head(base, adapter)
+    rows = [tokenizer(row["text"]) | {"labels": CLASSES.index(row["label"])} for row in train]
+    options = {"per_device_train_batch_size": 8, "max_steps": 600, "learning_rate": 1e-3, "warmup_steps": 0.1}
+    options |= {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "seed": seed}
+    arguments = TrainingArguments(str(folder), label_names=["labels"], **options)
+    data = {"train_dataset": Dataset.from_list(rows), "data_collator": DataCollatorWithPadding(tokenizer)}
+    Trainer(model, arguments, **data).train()
+    model.save_pretrained(folder, save_embedding_layers=False)
 
 
 def measure_domain_text(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
@@ -316,6 +410,7 @@ PROPERTIES: dict[str, Callable] = {
     "forgotten": measure_forgotten,
     "found": lambda *args: measure_passages(make_found, *args),
     "alike": lambda *args: measure_passages(make_alike, *args),
+    "one_base": measure_one_base,
     "domain_text": measure_domain_text,
 }
 
