@@ -145,7 +145,7 @@ def test_step_ends_with_a_comparison_that_is_killed(content, tmp_path, end):
             start_new_session=True,
         )
     steps, deadline = path.with_suffix("") / "steps", time.monotonic() + 120
-    while not any(": loss " in log.read_text() for log in steps.glob("dapt-pets-*/log.txt")):
+    while not any(", loss " in log.read_text() for log in steps.glob("dapt-pets-*/log.txt")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.2)
     family = psutil.Process(process.pid).children(recursive=True)
