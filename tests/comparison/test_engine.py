@@ -222,7 +222,8 @@ def test_real_steps_on_a_cluster(content, tmp_path, killed):
         steps = [child for child in family if "forkserver" in str(child.parent().cmdline())]
         assert len(steps) == 1
         (worker if killed == "worker" else process).kill()
-        assert not psutil.wait_procs(steps, timeout=30)[1]
+        # A process that has ended may stay as a zombie until its parent asks for its exit code.
+        assert all(step.status() == psutil.STATUS_ZOMBIE for step in psutil.wait_procs(steps, timeout=30)[1])
         if killed == "comparison":
             assert not any((output_dir / "results").glob("dapt-pets-????????.json"))
             process = start("--dask_scheduler", file)
@@ -258,5 +259,6 @@ def test_real_steps_are_equal_on_both_clusters(content, tmp_path):
     for name, one in local.items():
         other = remote[name]
         assert one.is_done and other.is_done, (one.error, other.error)
-        assert one.masked_lm_loss == other.masked_lm_loss
+        # The processes differ in how they set the threads of torch, and so may the last bit of a sum.
+        assert (one.masked_lm_loss or 0) == pytest.approx(other.masked_lm_loss or 0, rel=1e-6)
         assert (one.score, one.predictions) == (other.score, other.predictions)
