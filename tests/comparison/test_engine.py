@@ -222,8 +222,7 @@ def test_real_steps_on_a_cluster(content, tmp_path, killed):
         steps = [child for child in family if "forkserver" in str(child.parent().cmdline())]
         assert len(steps) == 1
         (worker if killed == "worker" else process).kill()
-        # A process that has ended may stay as a zombie until its parent asks for its exit code.
-        assert all(step.status() == psutil.STATUS_ZOMBIE for step in psutil.wait_procs(steps, timeout=30)[1])
+        assert not psutil.wait_procs(steps, timeout=30)[1]
         if killed == "comparison":
             assert not any((output_dir / "results").glob("dapt-pets-????????.json"))
             process = start("--dask_scheduler", file)
@@ -252,13 +251,14 @@ def test_real_steps_are_equal_on_both_clusters(content, tmp_path):
         return read_results(output_dir)
 
     local = run("local", "--num_processes", "2")
-    with start_cluster(tmp_path) as (file, _):
+    # A step of such a worker computes with half of the cores, as one of two local processes does. With other numbers of
+    # threads, sums round differently.
+    with start_cluster(tmp_path, "--nthreads", "2") as (file, _):
         remote = run("remote", "--dask_scheduler", file)
     assert {result.step.kind for result in local.values()} == {"pretraining", "held_out_loss", "fine_tuning"}
     assert local.keys() == remote.keys()
     for name, one in local.items():
         other = remote[name]
         assert one.is_done and other.is_done, (one.error, other.error)
-        # The processes differ in how they set the threads of torch, and so may the last bit of a sum.
-        assert (one.masked_lm_loss or 0) == pytest.approx(other.masked_lm_loss or 0, rel=1e-6)
+        assert one.masked_lm_loss == other.masked_lm_loss
         assert (one.score, one.predictions) == (other.score, other.predictions)
