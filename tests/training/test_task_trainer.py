@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from script_runs import run_script, save_tiny_bert, write_jsonl
-from tiny_models import make_config
+from tiny_models import make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
     AutoConfig,
@@ -16,13 +16,17 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain import ExBertForSequenceClassification, VarMAEForSequenceClassification
+from hf_domain import (
+    ExBertForSequenceClassification,
+    RadaForSequenceClassification,
+    VarMAEForSequenceClassification,
+)
 from hf_domain.examples import run_classification, run_ner, run_qa
 from hf_domain.modeling.backbone import train_top_layers
 from hf_domain.tasks.classification import ClassificationArguments
 from hf_domain.tasks.kind import DataArguments
 from hf_domain.tasks.token_classification import NerArguments
-from hf_domain.training.arguments import FineTuningArguments
+from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
 from hf_domain.training.task_trainer import FineTuner, limit_splits, load_splits, load_task_model, renew_config
 
 
@@ -143,6 +147,17 @@ def make_fine_tuner(tmp_path, model_args, problem_type="single_label_classificat
     args = make_training_args(tmp_path, per_device_eval_batch_size=4, do_train=True, **options)
     tokenizer = make_bert_tokenizer(["a few words"])
     return FineTuner(model, args, train_dataset=rows, processing_class=tokenizer, compute_loss_func=loss)
+
+
+@pytest.mark.parametrize(
+    ("head", "epochs"), [(VarMAEForSequenceClassification, 200), (RadaForSequenceClassification, 400)]
+)
+def test_a_model_that_explores_trains_twice_as_long(tmp_path, head, epochs):
+    rows = Dataset.from_dict({"input_ids": [[2, 5, 3]] * 40, "labels": [0] * 40})
+    args = FineTunerArguments(str(tmp_path), do_train=True, use_cpu=True, per_device_train_batch_size=8)
+    model, tokenizer = head.from_backbone(make_masked_lm("bert")), make_bert_tokenizer(["a few words"])
+    trainer = FineTuner(model, args, train_dataset=rows, processing_class=tokenizer)
+    assert trainer.args.num_train_epochs == epochs  # 1,000 and 2,000 steps of 8
 
 
 def test_only_training_drops_the_last_batch(tmp_path, model_args):
