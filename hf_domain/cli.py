@@ -70,7 +70,7 @@ COMMANDS = {
 REPLACED = {
     "average_models": "use hf_domain.averaging.average_models in Python",
     "explore": "run python examples/explore_app/app.py in a clone",
-    "probe": "use hf-domain classification or ner with --frozen",
+    "probe": "fit a linear model of scikit-learn on the states of the encoder in Python",
     "publish_results": "upload the results/ of the comparison with hf upload --repo-type dataset",
     "report_forgetting": "use hf-domain mlm --do_eval --validation_file DOMAIN --general_validation_file GENERAL",
     "search_datastore": "use hf-domain build_datastore --output_dir DATASTORE --query TEXT",

@@ -100,10 +100,6 @@ class FineTuningArguments(ModelArguments):
     )
     export: bool = field(default=False, metadata={"help": "Export the trained model to output_dir/exported, as ONNX."})
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
-    frozen: bool = field(
-        default=False,
-        metadata={"help": "Train a linear model on the encoder's states instead: in minutes, and without a seed."},
-    )
 
 
 @dataclass

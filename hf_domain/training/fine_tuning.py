@@ -24,7 +24,6 @@ from hf_domain.training.arguments import (
     check_best_metric,
     parse_arguments,
 )
-from hf_domain.training.frozen import run_frozen
 from hf_domain.training.learning_rate import fine_tune_in_folder
 from hf_domain.training.memory_reader import load_memory_reader
 from hf_domain.training.run import (
@@ -36,7 +35,7 @@ from hf_domain.training.run import (
     start_run,
     train_and_evaluate,
 )
-from hf_domain.training.run_folder import MADE, run_in_folder
+from hf_domain.training.run_folder import MADE
 from hf_domain.training.task_trainer import (
     FineTuner,
     limit_splits,
@@ -63,9 +62,6 @@ def fine_tune_from_flags(kind: type[TaskKind], description: str | None) -> None:
     """
     arguments = parse_arguments(*list_arguments(kind), description=description)
     start_run(arguments[-1], arguments[0].verbose)
-    if arguments[0].frozen:
-        run_in_folder(partial(run_frozen, kind), *arguments)
-        return
     fine_tune_in_folder(partial(run_fine_tuning, kind), *arguments)
 
 
