@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--dask_scheduler", help="address or file of a Dask scheduler, whose workers run the steps")
     parser.add_argument("--num_seeds", type=int, help="seeds of fine-tuning, instead of the plan's")
     mode, switch = parser.add_mutually_exclusive_group(), {"action": "store_true"}
-    about = "count the missing steps, and write their commands to commands.sh, without running them"
+    about = "count the missing steps, and tell which differences the plan can see, without running them"
     mode.add_argument("--dry_run", **switch, help=about)
     mode.add_argument("--report_only", **switch, help="write the report from the existing results")
     about = "after the comparison: fine-tune the recommended row on training and validation examples of each task"

@@ -20,9 +20,6 @@ logger = logging.getLogger(__name__)
 PREDICTIONS = {"predictions", "validation"}
 # Patterns of the weights of a model.
 WEIGHTS = "*.safetensors"
-COMMANDS_FILE = "commands.sh"
-# Of the script of a dry run; anybody may have a file of this name.
-COMMANDS_MARK = " missing steps of "
 # What a comparison makes before its plan.json, and what a folder of published results holds.
 EARLY = {"data", "texts", "locks", "results", "steps"}
 # Kinds of steps in files of earlier versions.
@@ -220,9 +217,7 @@ def check_output_dir(output_dir: Path) -> None:
     # Plans of early versions name no steps.
     if isinstance(plan, dict) and "methods" in plan and ("steps" in plan or names & {"results", "steps"}):
         return
-    commands = output_dir / COMMANDS_FILE
-    is_script = commands.is_file() and COMMANDS_MARK in commands.read_text(encoding="utf-8", errors="replace")
-    if foreign := sorted(names - EARLY - {COMMANDS_FILE} if is_script else names - EARLY):
+    if foreign := sorted(names - EARLY):
         listed = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3} more" if len(foreign) > 3 else "")
         raise FileExistsError(
             f"--output_dir must be new, empty or the folder of a comparison, but {output_dir} has {listed}, which no "

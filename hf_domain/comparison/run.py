@@ -32,8 +32,6 @@ from hf_domain.clusters import end_with_parent, open_client, read_address
 from hf_domain.comparison.checks import check_encoders, check_step_flags
 from hf_domain.comparison.plan import Plan
 from hf_domain.comparison.results import (
-    COMMANDS_FILE,
-    COMMANDS_MARK,
     WEIGHTS,
     Result,
     drop_models,
@@ -57,7 +55,7 @@ from hf_domain.comparison.steps import (
     name_folder,
 )
 from hf_domain.environment import describe_environment
-from hf_domain.safe_io import lock_folder, read_json, remove_unfinished, write_json, write_text
+from hf_domain.safe_io import lock_folder, read_json, remove_unfinished, write_json
 from hf_domain.tasks.files import write_task_text
 from hf_domain.tasks.scores import read_predictions
 from hf_domain.tasks.trivial_baselines import score_floors
@@ -87,14 +85,6 @@ SECONDS_BETWEEN_LOOKS = 1.0
 # Beside the output of a step: see `read_attempt`.
 ATTEMPT = "step.json"
 SHARED = "shared"
-HEADER = """\
-#!/bin/sh
-# The {count}{mark}{plan}, in their order. hf-domain compare runs the same commands, several at once if you
-# like, and makes results and a report of what they leave. Run by hand, a step counts for no report.
-set -e
-cd {folder}
-export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-0}}"  # a step trains on one device
-"""
 Execute = Callable[[Step, Plan, Path], None]
 
 
@@ -556,7 +546,9 @@ def run_command(
     device: str | None = None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Run the command of a step in a process of its own, from the folder of the plan, its output in log.txt.
+    """Run the command of a step in a process of its own, from the folder of the plan.
+
+    Its log.txt has the command, then the output.
 
     Args:
         folder: The step's folder.
@@ -611,6 +603,7 @@ def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None,
     # A step trains on one device: on two its batches, and so its tokens, would be twice those of the plan.
     os.environ["CUDA_VISIBLE_DEVICES"] = device or os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     with log.open("w", encoding="utf-8") as output:
+        output.write(shlex.join(["hf-domain", *arguments]) + "\n")
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
     os.chdir(folder)
@@ -685,7 +678,7 @@ def count_trained_tokens(flags: Mapping[str, Any], blocks: int | None) -> int:
 
 
 def describe_work(plan: Plan, output_dir: Path) -> str:
-    """Describe the steps that are missing by row and kind, and write their commands into `COMMANDS_FILE`."""
+    """Describe the steps that are missing by row and kind, and which differences the plan can see."""
     steps, results = check_steps(plan, output_dir)
     missing = list_missing(steps, find_lacking(plan, steps, results, output_dir), output_dir)
     if not missing:
@@ -699,23 +692,5 @@ def describe_work(plan: Plan, output_dir: Path) -> str:
     ]
     counts.loc["steps"] = counts.sum()
     table = counts.map(lambda count: str(count or "")).rename_axis(index=None, columns=None)
-    lines = [f"{len(missing)} step{' is' if len(missing) == 1 else 's are'} missing:", "", table.to_string(), ""]
-    lines += [f"The commands: {write_commands(plan, missing, output_dir)}", predict_power(plan)]
-    return "\n".join(lines).rstrip()
-
-
-def write_commands(plan: Plan, steps: list[Step], output_dir: Path) -> Path:
-    """Write the commands of steps as a script that runs from anywhere, and the texts that they read."""
-    folder, root = shlex.quote(str(plan.folder.resolve())), find_root(plan, output_dir)
-    parts = [HEADER.format(count=len(steps), mark=COMMANDS_MARK, plan=plan.path.name, folder=folder)]
-    for step in steps:
-        write_step_text(step, plan, output_dir)
-        notes = [f"# {step.name}"]
-        if step.kind == "fine_tuning" and plan.learning_rates:
-            notes.append("# the comparison adds the --learning_rate that is best on validation")
-        if step.kind == "pretraining" and plan.budget.minutes is not None:
-            notes.append(f"# the comparison takes as many --max_steps as fit into {plan.budget.minutes:g} minutes")
-        parts.append("\n".join([*notes, shlex.join(["hf-domain", step.command, *step.list_arguments(root)])]) + "\n")
-    output_dir.mkdir(parents=True, exist_ok=True)
-    write_text(output_dir / COMMANDS_FILE, "\n".join(parts))
-    return output_dir / COMMANDS_FILE
+    count = f"{len(missing)} step{' is' if len(missing) == 1 else 's are'} missing:"
+    return "\n".join([count, "", table.to_string(), "", predict_power(plan)]).rstrip()

@@ -593,12 +593,10 @@ OTHERS = [
 # ------------------------------------------------------------------------------------------------ plans
 
 
-def plan(parts, files=None, right=None, **changes):
+def plan(parts, files=None, **changes):
     """Make the case of a plan with changes; ... drops a section."""
     content = {key: value for key, value in (PLAN | changes).items() if value is not ...}
-    return Case(
-        "compare", "", parts, {"plan.yaml": yaml.safe_dump(content, sort_keys=False)} | (files or {}), right=right
-    )
+    return Case("compare", "", parts, {"plan.yaml": yaml.safe_dump(content, sort_keys=False)} | (files or {}))
 
 
 def task(**changes):
@@ -617,13 +615,6 @@ PLANS = [
         (f"encoder: {DEEP}", "deep"),
         (GOOD_PLAN.replace("tokens: 512", "tokens: 1e3"), "tokens|1000.0"),
     )),
-    Case(
-        "compare",
-        "",
-        "",
-        {"plan.yaml": GOOD_PLAN.replace("fine_tuning:\n", "fine_tuning:\n  learning_rate: 1e-4\n")},
-        right=says("commands.sh", "--learning_rate 0.0001"),
-    ),
     plan("nowhere", encoder="./nowhere"),
     plan(
         "adapted|tokenizer",
@@ -690,14 +681,9 @@ PLANS = [
         (
             "--output_dir task",
             "--output_dir|task|plan.json",
-            {"task/plan.json": "{}", "task/report.md": "mine", "task/commands.sh": "mine"},
+            {"task/plan.json": "{}", "task/report.md": "mine"},
         ),
         ("!dry_run --output_dir encoder", "--output_dir|encoder"),
-        (
-            "",
-            "--output_dir|commands.sh",
-            {"out/commands.sh": "hf-domain compare plan.yaml", "out/data/rows.jsonl": "{}"},
-        ),
         ("!dry_run --report_only", "results|out"),
         ("!dry_run --train_best", "--train_best|has ended"),
         ("--train_best", "--train_best|--dry_run"),

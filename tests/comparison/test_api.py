@@ -69,7 +69,6 @@ def test_the_same_call_goes_on_and_another_is_refused(objects, tmp_path):
 def test_a_dry_run_estimates_the_work_and_runs_nothing(objects, tmp_path):
     text = hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", dry_run=True, **OPTIONS)
     assert re.match(r"\d+ steps are missing:", text) and "VarMAE" in text
-    assert (tmp_path / "mine" / "plan" / "commands.sh").is_file()
     assert not (tmp_path / "mine" / "plan" / "results").exists()
     other = OPTIONS | {"num_tokens": 2000}  # nothing ran, so the plan may change
     assert len(hf_domain.compare("encoder", **objects, output_dir=tmp_path / "mine", **other).scores) == 6

@@ -33,7 +33,9 @@ def read_documents(file):
 
 
 def test_a_plan_of_five_lines_runs(short, tmp_path):
+    short.write_text(f"{SHORT}fine_tuning: {{learning_rate: 1e-4}}\n")  # a text for YAML 1.1
     plan = load_plan(short)
+    assert plan.fine_tuning == {"learning_rate": 1e-4}
     assert (plan.tasks["animals"].kind, plan.tasks["animals"].metric) == ("classification", "macro_f1")
     assert plan.tasks["animals"].corpus == "domain"
     results = run_comparison(plan, tmp_path / "plan", execute=pretend)

@@ -11,8 +11,8 @@ from script_runs import save_tiny_bert
 from hf_domain.comparison import steps
 from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
-from hf_domain.comparison.results import COMMANDS_MARK, check_output_dir, find_results, read_results
-from hf_domain.comparison.run import HEADER, find_lacking, gather_results
+from hf_domain.comparison.results import check_output_dir, find_results, read_results
+from hf_domain.comparison.run import find_lacking, gather_results
 from hf_domain.comparison.steps import find_root, list_steps
 from hf_domain.safe_io import read_json, write_json
 
@@ -226,14 +226,7 @@ def test_result_survives_its_file(plan, tmp_path, ran, note, caplog):
     ("files", "refused"),
     [
         ({}, None),
-        (
-            {
-                "commands.sh": HEADER.format(count=3, mark=COMMANDS_MARK, plan="a", folder="b"),
-                "texts/topics.txt": "",
-                "data/a.jsonl": "",
-            },
-            None,
-        ),  # of a dry run
+        ({"texts/topics.txt": "", "data/a.jsonl": ""}, None),
         ({"results/a.json": ""}, None),  # as `publish_results` has them
         ({"plan.json": '{"methods": {}, "steps": {}}', "report.md": "", "notes.txt": ""}, None),
         ({"plan.json": '{"methods": {}}', "results/a.json": ""}, None),  # of an early version
@@ -241,7 +234,6 @@ def test_result_survives_its_file(plan, tmp_path, ran, note, caplog):
         ({"plan.json": '{"methods": {}}', "data/a.jsonl": ""}, "plan.json"),
         ({"plan.json": "[]", "results/a.json": ""}, "plan.json"),
         ({"report.md": "", "results/a.json": ""}, "report.md"),
-        ({"commands.sh": "hf-domain compare"}, "commands.sh"),
         ({"config.json": "{}", "model.safetensors": "", "vocab.txt": "", "a": "", "b": ""}, "a, b, config.json and 2"),
     ],
 )

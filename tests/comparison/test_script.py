@@ -60,7 +60,8 @@ def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys, 
     get_result(tmp_path / "plan", "dapt-pets").unlink()
     compare_script.main()
     assert capsys.readouterr().out.startswith("1 step is missing:")
-    assert "hf-domain mlm --method dapt" in (tmp_path / "plan" / "commands.sh").read_text()
+    (log,) = tmp_path.glob("plan/steps/dapt-pets-????????/log.txt")
+    assert log.read_text().startswith("hf-domain mlm --method dapt ")
 
 
 @pytest.mark.commands
