@@ -10,10 +10,6 @@ from torch.nn.utils import get_total_norm
 from transformers import TrainerCallback
 
 
-class DivergenceError(ValueError):
-    """A training whose loss, gradients, weights or scores are not finite."""
-
-
 def check_weights(model: torch.nn.Module, name: str, advice: str = "Use another checkpoint.") -> None:
     """Raise a ValueError unless every weight and every saved buffer of a model is finite.
 
@@ -30,17 +26,17 @@ def check_weights(model: torch.nn.Module, name: str, advice: str = "Use another 
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
-    """Raise a DivergenceError unless every number among the metrics is finite."""
+    """Raise a ValueError unless every number among the metrics is finite."""
     for name, value in metrics.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise DivergenceError(
+            raise ValueError(
                 f"every metric must be a finite number, but {name} is {value}. Check the labels and the weights, or "
                 "choose another metric."
             )
 
 
 def check_predictions(predictions: Any) -> None:
-    """Raise a DivergenceError unless all logits are finite: the argmax of nan is label 0, which looks like an answer.
+    """Raise a ValueError unless all logits are finite: the argmax of nan is label 0, which looks like an answer.
 
     Args:
         predictions: Array or tuple of arrays, as Trainer returns them.
@@ -51,7 +47,7 @@ def check_predictions(predictions: Any) -> None:
             and np.issubdtype(logits.dtype, np.floating)
             and not np.isfinite(logits).all()
         ):
-            raise DivergenceError(
+            raise ValueError(
                 f"all predictions must be finite, but {int((~np.isfinite(logits)).sum()):,} of {logits.size:,} logits "
                 "are nan or infinite. Predict in float32, or train again at a lower learning rate."
             )
@@ -76,7 +72,7 @@ class NonFiniteStop(TrainerCallback):
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None and scaler.get_scale() >= 1:
             return
-        raise DivergenceError(
+        raise ValueError(
             f"loss and gradients must be finite, but at step {state.global_step + 1} the norm of the gradients is "
             f"{norm.item()}. Lower the learning rate, which is {args.learning_rate:g}, or look for extreme values in "
             "the data."
@@ -102,7 +98,4 @@ class NonFiniteStop(TrainerCallback):
         self._check(args, model)
 
     def _check(self, args: Any, model: Any) -> None:
-        try:
-            check_weights(model, "the trained model", f"Lower the learning rate, which is {args.learning_rate:g}.")
-        except ValueError as error:
-            raise DivergenceError(str(error)) from None
+        check_weights(model, "the trained model", f"Lower the learning rate, which is {args.learning_rate:g}.")

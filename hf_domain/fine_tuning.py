@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +21,6 @@ from hf_domain.tasks import find_kind
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, check_model
 from hf_domain.training.calls import call, describe_call, name_arguments, use
 from hf_domain.training.fine_tuning import run_fine_tuning
-from hf_domain.training.learning_rate import run_at_best_rate
 from hf_domain.training.options import check_names
 from hf_domain.training.run import start_run
 from hf_domain.training.run_files import METRICS
@@ -34,7 +32,7 @@ DATA = f"{ROOM}/{ONLY_TASK}"
 
 # Arguments of `fine_tune` by the flags that mean them, for errors.
 NAMES = {"text_column_names": "text_columns", "text_column_name": "text_columns", "label_column_name": "label_column"}
-NAMES |= {"memory_name_or_path": "memory", "learning_rates": "learning_rate"}
+NAMES |= {"memory_name_or_path": "memory"}
 NAMES |= {f"{split}_file": f"the split {split}" for split in SPLITS}
 
 
@@ -63,7 +61,7 @@ def fine_tune(
     class_names: Sequence[str] | None = None,
     max_seq_length: int | None = None,
     num_train_epochs: float | None = None,
-    learning_rate: float | Sequence[float] | None = None,
+    learning_rate: float | None = None,
     batch_size: int = 8,
     class_weights: Literal["none", "balanced"] = "none",
     nearest_vote: bool = False,
@@ -100,8 +98,7 @@ def fine_tune(
             and the model's limit for words.
         num_train_epochs: Default: without `max_steps`, the longer of three epochs and 1,000 steps, and no longer than
             the validation score improves; see "How long to train" in the guide.
-        learning_rate: Default: chosen by the width of the encoder. With several, the model is trained with each, and
-            once more with the one that is best on validation.
+        learning_rate: Default: chosen by the width of the encoder.
         class_weights: `balanced` lets rare labels count as much in the loss as frequent ones.
         nearest_vote: Mix a classifier with a vote of the nearest training texts, see `hf-domain classification`.
         train_top_layers: Train only the head and this many top layers. Default: everything, embeddings included.
@@ -127,14 +124,13 @@ def fine_tune(
     folder = Path(output_dir)
     if made := list_made(folder):
         raise FileExistsError(f"output_dir must be a folder without a model, but {folder} has {made[0]}. Name another.")
-    rate, rates = (learning_rate, None) if isinstance(learning_rate, float | int | None) else (None, [*learning_rate])
     options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
     training_args = FineTunerArguments(
         str(folder),
         do_train=True,
         num_train_epochs=num_train_epochs,
         per_device_train_batch_size=batch_size,
-        learning_rate=rate,
+        learning_rate=learning_rate,
         seed=seed,
         **options,
     )
@@ -167,7 +163,6 @@ def fine_tune(
             start=start,
             trust_remote_code=trust_remote_code,
             train_top_layers=train_top_layers,
-            learning_rates=rates,
             early_stopping_patience=early_stopping_patience,
             overwrite_output_dir=True,  # no earlier call counts
         )
@@ -176,8 +171,7 @@ def fine_tune(
         data_args = kind.arguments(**given | {f"{split}_file": file for split, file in files.items()})
         with use(call, shown):
             passage_args = PassageArguments(datastore, num_passages)
-            run = partial(run_fine_tuning, kind)
-            trainer = run_at_best_rate(run, model_args, data_args, passage_args, training_args)
+            trainer = run_fine_tuning(kind, model_args, data_args, passage_args, training_args)
     trained = trainer.accelerator.unwrap_model(trainer.model).eval()
     trained.name_or_path = str(folder)  # where `predict` finds its tokenizer
     return FineTuned(trained, trainer.processing_class, read_json(folder / METRICS))

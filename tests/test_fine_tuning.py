@@ -1,7 +1,6 @@
 """A task is learned in Python from data of any form, and the model is what the command makes."""
 
 import itertools
-import json
 import random
 
 import pandas as pd
@@ -132,39 +131,6 @@ def test_questions_on_one_context_stay_together():
         draw_contexts(["a"] * 9 + ["b"])
 
 
-@pytest.mark.parametrize("as_command", [pytest.param(False, marks=pytest.mark.commands), True])
-def test_the_best_learning_rate_on_validation_is_taken(encoder, tmp_path, monkeypatch, as_command):
-    splits = {split: make_rows(2, seed) for seed, split in enumerate(SPLITS)}
-    rates = {"none": 1e-9, "good": 3e-3}
-    options = {"num_train_epochs": 8, "seed": 1, "use_cpu": True, "disable_tqdm": True}
-    alone = hf_domain.fine_tune(encoder, splits, output_dir=tmp_path / "alone", learning_rate=3e-3, **options).metrics
-    output = tmp_path / "chosen"
-    if as_command:
-        flags = {f"{split}_file": write_jsonl(tmp_path / f"{split}.jsonl", rows) for split, rows in splits.items()}
-        flags |= {"do_train": True, "do_eval": True, "do_predict": True, "model_name_or_path": encoder, **options}
-        del flags["use_cpu"], flags["disable_tqdm"], flags["seed"]
-        metrics = run_script(run_classification.main, monkeypatch, output, learning_rates=[*rates.values()], **flags)
-    else:
-        found = hf_domain.fine_tune(encoder, splits, output_dir=output, learning_rate=[*rates.values()], **options)
-        metrics = found.metrics
-    for name in ("learning_rate", "eval_loss", "eval_macro_f1", "predict_macro_f1"):
-        assert metrics[name] == alone[name], name  # the trials leave no trace in the training
-    scores = json.loads((output / "_rates.json").read_text())
-    assert scores["0.003"] == metrics["eval_macro_f1"] > scores["1e-09"]
-    assert not (output / "_rates").exists()
-
-
-def test_a_choice_of_rates_gives_each_warning_once(encoder, tmp_path, capsys):
-    splits = {"train": make_rows(2), "validation": make_rows(2)[::-1]}
-    options = {"learning_rate": [1e-9, 2e-9, 3e-9], "output_dir": tmp_path / "task", **QUICK}
-    found = hf_domain.fine_tune(encoder, splits, **options)
-    assert not found.metrics["eval_beats_baseline"]
-    shown = capsys.readouterr().out
-    assert shown.count("are also rows of train") == shown.count("did not learn its task") == 1
-    overlap, trial, verdict = (shown.index(text) for text in ("are also rows", "Learning rate 1e-09", "did not learn"))
-    assert overlap < trial < shown.index("Learning rate 3e-09") < verdict
-
-
 def test_errors_name_arguments_of_python(encoder, tmp_path):
     """Not flags, and no command line."""
     rows, options = make_rows(), QUICK | {"output_dir": tmp_path / "task"}
@@ -197,12 +163,6 @@ def test_a_folder_that_is_not_there_is_named(tmp_path, function):
     with pytest.raises(ValueError, match=r"a model must be a folder or a name on the Hub, but .*nothing is neither"):
         getattr(hf_domain, function)(folder, make_rows(1), **options)
     assert not (tmp_path / "made").exists()
-
-
-def test_rates_need_a_validation(encoder, tmp_path):
-    with pytest.raises(ValueError, match="learning_rate needs do_train, do_eval and validation data"):
-        options = {"learning_rate": [1e-3, 1e-4], **QUICK}
-        hf_domain.fine_tune(encoder, {"train": make_rows()}, output_dir=tmp_path / "task", **options)
 
 
 def test_a_memory_is_read(encoder, tmp_path):

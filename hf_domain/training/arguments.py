@@ -88,10 +88,6 @@ class FineTuningArguments(ModelArguments):
     train_top_layers: int = field(
         default=0, metadata={"help": "Train only the head and this many top layers. Default: everything."}
     )
-    learning_rates: list[float] | None = field(
-        default=None,
-        metadata={"help": "Train with each of these rates, then once more with the one that is best on validation."},
-    )
     early_stopping_patience: int | None = field(
         default=None,
         metadata={
@@ -240,7 +236,7 @@ RANGES = {
         "at least 0": "weight_decay warmup_steps max_grad_norm threshold weights new_rows_first_steps teacher_steps "
         "head_first_steps student_steps masked_lm_steps train_top_layers doc_stride dataloader_num_workers "
         "neftune_noise_alpha",
-        "above 0": "learning_rate learning_rates pretraining_learning_rate mlm_learning_rate method_learning_rate "
+        "above 0": "learning_rate pretraining_learning_rate mlm_learning_rate method_learning_rate "
         "num_train_epochs adam_epsilon",
         "above 0 and at most 1": "mlm_probability decay_mlm_probability",
         "at least 0 and below 1": "adam_beta1 adam_beta2 label_smoothing_factor",

@@ -289,7 +289,7 @@ def make_run_card(
     metrics = read_json(folder / METRICS) if (folder / METRICS).is_file() else {}
     tokenizer: Any = trainer.processing_class
     base_model, metadata, sentence = describe_base(model_args.model_name_or_path, model_args.token)
-    results, scores = describe_results(trainer, task, model_args, data_args, metrics)
+    results, scores = describe_results(trainer, task, data_args, metrics)
     name = trainer.hub_model_id if trainer.args.push_to_hub else None
     card = Card(
         task=task,
@@ -312,7 +312,7 @@ def make_run_card(
 
 
 def describe_results(
-    trainer: Trainer, task: str, model_args: Any, data_args: Any, metrics: dict[str, Any]
+    trainer: Trainer, task: str, data_args: Any, metrics: dict[str, Any]
 ) -> tuple[str, list[EvalResult]]:
     """Return what was measured on the test set, else on validation, as text and as metadata; empty without scores."""
     if task == "feature-extraction":
@@ -334,7 +334,7 @@ def describe_results(
         name = next((name for name in DECIDING if f"{split}_{name}" in metrics), list_scores(metrics, split)[0])
         note = f"Measured on the {SPLIT_NAMES[split]} set ({metrics.get(f'{split}_samples', 0):,} examples); the "
         note += "majority baseline predicts the same label for every example."
-        if split == "eval" and (chosen := list_chosen(trainer, model_args)):
+        if split == "eval" and (chosen := list_chosen(trainer)):
             note += f" The same set also chose {' and '.join(chosen)}: expect lower scores on new data."
     config = data_args.dataset_config_name if data_args.dataset_name else None
     value = metrics[f"{split}_{name}"]
@@ -493,11 +493,10 @@ def list_versions() -> str:
     return ", ".join(f"{name} {version}" for name, version in describe_environment()["versions"].items())
 
 
-def list_chosen(trainer: Trainer, model_args: Any) -> list[str]:
+def list_chosen(trainer: Trainer) -> list[str]:
     """List what a run chose by its scores on the validation set."""
     config: Any = trainer.model.config  # type: ignore[union-attr]
     chosen = {
-        "the learning rate": getattr(model_args, "learning_rates", None),
         "the checkpoint": trainer.args.load_best_model_at_end,
         "the thresholds of the labels": getattr(config, "label_thresholds", None),
         "the weight of the vote": find_vote(config.to_dict(), type(trainer.model).__name__),

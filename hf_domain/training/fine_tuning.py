@@ -24,7 +24,7 @@ from hf_domain.training.arguments import (
     check_best_metric,
     parse_arguments,
 )
-from hf_domain.training.learning_rate import fine_tune_in_folder
+from hf_domain.training.exporting import check_export
 from hf_domain.training.memory_reader import load_memory_reader
 from hf_domain.training.run import (
     finish_run,
@@ -35,7 +35,7 @@ from hf_domain.training.run import (
     start_run,
     train_and_evaluate,
 )
-from hf_domain.training.run_folder import MADE
+from hf_domain.training.run_folder import MADE, run_in_folder
 from hf_domain.training.task_trainer import (
     FineTuner,
     limit_splits,
@@ -62,7 +62,8 @@ def fine_tune_from_flags(kind: type[TaskKind], description: str | None) -> None:
     """
     arguments = parse_arguments(*list_arguments(kind), description=description)
     start_run(arguments[-1], arguments[0].verbose)
-    fine_tune_in_folder(partial(run_fine_tuning, kind), *arguments)
+    check_export(arguments[0], arguments[1], arguments[-1])
+    run_in_folder(partial(run_fine_tuning, kind), *arguments)
 
 
 def run_fine_tuning(

@@ -5,5 +5,3 @@ METRICS, STATE = "all_results.json", "trainer_state.json"
 # The held-out loss before the first step. It stays beside the model: a run that is killed while it ends, and resumed,
 # cannot measure it again for its card.
 START_RESULTS = "start_results.json"
-# The score of each learning rate that was tried, for a run that is killed before it has chosen one.
-RATES = "_rates.json"

@@ -23,7 +23,7 @@ from transformers import TrainingArguments
 from hf_domain.data.files import find_files
 from hf_domain.safe_io import finish_writing, identify_url, is_url, lock_folder, write_text
 from hf_domain.tasks.outputs import ANSWERS, LABELS, TAGS, VALIDATED
-from hf_domain.training.run_files import RATES, STATE
+from hf_domain.training.run_files import STATE
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ MADE = (
     "exported/onnx/*",
 )
 # What --overwrite_output_dir deletes first, because the new run may not write it: it would pass for its result.
-RESULTS = ("*_results.json", LABELS, TAGS, VALIDATED, RATES, *(f"{split}_{name}" for split in ("eval", "predict")
+RESULTS = ("*_results.json", LABELS, TAGS, VALIDATED, *(f"{split}_{name}" for split in ("eval", "predict")
            for name in (ANSWERS, f"nbest_{ANSWERS}", "null_odds.json")))  # fmt: skip
 # What a step reads of an encoder: configuration, weights, tokenizer.
 CHECKPOINT_FILES = ("config.json", "*.safetensors", "pytorch_model*.bin", "tokenizer*.json", "vocab*", "merges.txt",
@@ -110,7 +110,7 @@ def run_in_folder(run: Callable[..., Any], *arguments: Any, free: Collection[str
                 training_args.resume_from_checkpoint = choose_checkpoint(folder, options["resume_from_checkpoint"])
             run(*arguments)
         except Exception:
-            if writes and not has_begun(folder):
+            if writes and not list_made(folder):
                 (folder / RUN_RECORD).unlink(missing_ok=True)  # a refused run leaves nothing
             raise
         if writes:
@@ -157,8 +157,6 @@ def begin_run(folder: Path, options: dict[str, Any], description: dict[str, Any]
             sys.stdout.write(f"This run is already finished in {folder}; nothing to do.{again}\n")
             return False
     clear_folder(folder, results=overwrites)
-    if not record:
-        (folder / RATES).unlink(missing_ok=True)  # of an unknown run
     write_text(folder / RUN_RECORD, json.dumps(description | {"finished": False}, indent=2) + "\n")
     return True
 
@@ -201,7 +199,7 @@ def check_same_run(folder: Path, record: dict[str, Any], description: dict[str, 
     remedy += ", or start over with --overwrite_output_dir." if can_overwrite else " or delete this one."
     if not record:
         check_free(folder, remedy)
-    if not record or not (has_begun(folder) or record.get("finished")):
+    if not record or not (list_made(folder) or record.get("finished")):
         return  # the earlier run died before it wrote anything
     if changes := list_changes(record, description):
         state = "finished" if record["finished"] else "unfinished"
@@ -246,11 +244,6 @@ def check_free(folder: Path, remedy: str) -> None:
     if held := list_made(folder):
         listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise ValueError(f"an output folder must not contain files of a model, but {folder} has {listed}. {remedy}")
-
-
-def has_begun(folder: Path) -> bool:
-    """Return whether a run has written something: another one must not read it as its own."""
-    return bool(list_made(folder)) or (folder / RATES).is_file()
 
 
 def list_made(folder: Path) -> list[str]:

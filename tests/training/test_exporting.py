@@ -35,7 +35,7 @@ def flags(tmp_path):
 
 @pytest.mark.commands
 def test_the_trained_model_is_exported_once(flags, tmp_path, monkeypatch, capsys):
-    """A search of learning rates exports its best model; the next model in the folder removes the export."""
+    """The next model in the folder removes the export."""
     from onnxruntime import InferenceSession
 
     folders, export_model = [], export.export_model
@@ -43,7 +43,7 @@ def test_the_trained_model_is_exported_once(flags, tmp_path, monkeypatch, capsys
         exporting, "export_model", lambda *args, **options: folders.append(args[2]) or export_model(*args, **options)
     )
     output = tmp_path / "output"
-    run_script(run_classification.main, monkeypatch, output, **flags, learning_rates=[1e-3, 3e-3])
+    run_script(run_classification.main, monkeypatch, output, **flags)
     assert folders == [output / "exported"]
     line, where, _ = capsys.readouterr().out.splitlines()[-3:]
     assert line.startswith("Export (ONNX, outputs within ") and line.endswith(f": {output / 'exported'}"), line

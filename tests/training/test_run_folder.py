@@ -154,26 +154,6 @@ def test_failed_run_leaves_nothing_and_may_be_corrected(run, tmp_path):
     assert run(rate=0.1)
 
 
-def test_tried_rates_belong_to_a_run(run, tmp_path):
-    """Scores of another run would choose the rate of this one."""
-    rates = tmp_path / "output" / "_rates.json"
-
-    def stop():
-        rates.write_text("{}")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(stop, rate=7.0)
-    with pytest.raises(ValueError, match=r"contains another run, unfinished, with rate 7\.0, now 0\.1"):
-        run()
-    assert run(lambda: rates.read_text(), rate=7.0)
-    assert run(rate=0.1, overwrite_output_dir=True) and not rates.exists()
-    shutil.rmtree(tmp_path / "output")
-    (tmp_path / "output").mkdir()
-    rates.write_text("{}")  # of nobody knows which run
-    assert run() and not rates.exists()
-
-
 def test_a_replaced_run_leaves_no_results(run, tmp_path):
     """An evaluation beside a later prediction would pass for one of the same model."""
     names = (
