@@ -4,28 +4,27 @@ It answers `--help`, `--version` and mistakes in flags from flags.json, without 
 takes seconds.
 """
 
+import argparse
 import difflib
 import importlib
 import json
 import re
-import shutil
 import signal
 import sys
 import textwrap
 import traceback
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from importlib.resources import files
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from hf_domain.extras import EXTRAS, explain_missing
 from hf_domain.methods import PRETRAINING_METHODS, TASK_METHODS
 
 # Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
 SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
-NUMBERS: dict[str, tuple[type, str]] = {"int": (int, "a whole number"), "float": (float, "a number")}
 # Titles of flags in the help, in this order; then those of transformers, and those that few need.
 GROUPS = (
     "Model",
@@ -41,7 +40,8 @@ GROUPS = (
     "Options",
 )
 TRAINER, RARE = "transformers' TrainingArguments", "Rarely needed"
-COLUMN = 30  # where the help of a flag begins
+NUMBERS = {"int": int, "float": float}
+WIDTH, COLUMN = 120, 34  # of a line of help, and where the description of a flag begins
 MODEL_NAME = "pretrained_model_name_or_path"  # the argument of every `from_pretrained`
 USAGE = """usage: hf-domain <command> [options]
 
@@ -65,17 +65,6 @@ COMMANDS = {
     "compare": ("compare", "Compare methods at equal cost, following a plan."),
     "publish": ("publish", "Publish a trained model with its card; one of a comparison with its scores."),
     "export": ("run_export", "Export a model to ONNX."),
-}
-# Commands of earlier versions, and what does their work.
-REPLACED = {
-    "average_models": "use hf_domain.averaging.average_models in Python",
-    "explore": "run python examples/explore_app/app.py in a clone",
-    "probe": "fit a linear model of scikit-learn on the states of the encoder in Python",
-    "publish_results": "upload the results/ of the comparison with hf upload --repo-type dataset",
-    "report_forgetting": "use hf-domain mlm --do_eval --validation_file DOMAIN --general_validation_file GENERAL",
-    "search_datastore": "use hf-domain build_datastore --output_dir DATASTORE --query TEXT",
-    "select_text": "use hf_domain.datastore.nearest.choose_nearest in Python",
-    "trim_vocab": "use hf_domain.tokenization.trim_vocabulary and hf_domain.methods.adalm.trim.keep_rows in Python",
 }
 
 
@@ -116,59 +105,74 @@ def takes_training_arguments(command: str) -> bool:
     return any(flag["group"] == TRAINER for flag in list_flags(command))
 
 
+class FlagParser(argparse.ArgumentParser):
+    """A parser whose errors are ValueErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a ValueError."""
+        raise ValueError(message)
+
+
+def make_parser(command: str, is_short: bool = False) -> FlagParser:
+    """Return a parser of the flags that flags.json describes.
+
+    Args:
+        is_short: Leave out the flags of transformers and those that few need, and give each other flag one line.
+    """
+    about, flags, prog = read_flags()["commands"][command], list_flags(command), f"hf-domain {command}"
+    needed = [flag["names"][0] for flag in flags if flag["required"]]
+    usage = " ".join([prog, *(f"{name} {name.strip('-').upper()}" if "--" in name else name for name in needed)])
+    usage += f" [options]\n       {prog} options.yaml [options]" if about["reads_options"] else " [options]"
+    description, epilog = about["description"], about["epilog"]
+    hidden = [flag["names"][0] for flag in flags if flag["group"] == RARE] if is_short else []
+    if is_short:
+        description = "\n\n".join(description.split("\n\n")[:2])  # a sentence and the first example
+        epilog = textwrap.fill(f"{RARE}: {', '.join(hidden)}", WIDTH, break_on_hyphens=False)
+        epilog += f"\nAll flags of {TRAINER} are taken, too: {prog} --help_all"
+    formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=COLUMN, width=WIDTH)
+    options: dict[str, Any] = {"add_help": False, "allow_abbrev": False, "formatter_class": formatter}
+    parser = FlagParser(prog, usage, description, epilog, **options)
+    groups = {title: parser.add_argument_group(title) for title in (*GROUPS, TRAINER, RARE)}
+    for flag in flags:
+        if not is_short or flag["group"] not in (TRAINER, RARE):
+            groups[flag["group"]].add_argument(*flag["names"], **describe_flag(flag, is_short))
+    return parser
+
+
+def describe_flag(flag: dict[str, Any], is_short: bool) -> dict[str, Any]:
+    """Return the options of a flag as argparse takes them."""
+    about = re.split(r"(?<=[.;]) (?=[A-Z])", flag["help"])[0].rstrip(".,;") if is_short else flag["help"]
+    says_nothing = flag["default"] in (None, False, [], "") or "default" in about.lower()
+    default = "" if says_nothing else f" (default: {flag['default']})"
+    if is_short:
+        about = textwrap.shorten(about, WIDTH - COLUMN - len(default), placeholder=" ...")
+    options: dict[str, Any] = {"help": (about + default).replace("%", "%%")}
+    if flag["names"][0].startswith("--"):
+        options["required"] = flag["required"]
+    if flag["nargs"] == 0:
+        return options | {"action": "store_true"}
+    if is_short:
+        return options | {"metavar": ""}
+    return options | {"nargs": flag["nargs"], "type": NUMBERS.get(flag["type"]), "choices": flag.get("choices")}
+
+
 def check_flags(command: str, arguments: list[str]) -> None:
     """Raise a ValueError for a flag that is unknown or missing, or has a value that is no number or no choice of it."""
-    flags = {spelling.lstrip("-"): flag for flag in list_flags(command) for spelling in flag["names"]}
-    flags |= {name: {"names": ["--help"], "type": "bool"} for name in ("help", "help_all")}
-    given = dict[str, str]()
+    parser = make_parser(command)
     # Another version of transformers has other flags and choices, which the script's own parser knows.
     is_strict = not takes_training_arguments(command) or version("transformers") == read_flags()["transformers"]
-    for argument, following in zip_longest(arguments, arguments[1:], fillvalue="--"):
-        if not argument.startswith("--"):
-            continue
-        name, sign, value = argument.removeprefix("--").partition("=")
-        name = name.replace("-", "_")
-        if name not in flags and not is_strict:
-            continue
-        if name not in flags:
-            near = difflib.get_close_matches(name, flags, n=3)
-            advice = f"did you mean {' or '.join(f'--{each}' for each in near)}?" if near else "--help_all lists them"
-            raise ValueError(f"there is no option --{name}: {advice}")
-        value = value if sign else following
-        given[flags[name]["names"][0]] = value
-        if not value.startswith("--"):
-            check_value(name, flags[name] if is_strict else flags[name] | {"choices": None}, value)
-    if "--help" not in given and "-h" not in arguments:
-        check_required(command, arguments, given)
-
-
-def check_value(name: str, flag: dict[str, Any], value: str) -> None:
-    """Raise a ValueError unless a value is a number where a flag needs one, and one of its choices."""
-    number, needed = NUMBERS.get(flag["type"], (str, ""))
-    try:
-        number(value)
-    except ValueError:
-        raise ValueError(f"--{name} must be {needed}, but is {value}") from None
-    choices = flag.get("choices") or [value]
-    if value not in choices:
-        raise ValueError(f"--{name} must be one of {', '.join(choices)}, but is {value}. Use one of them.")
-
-
-def check_required(command: str, arguments: list[str], given: dict[str, str]) -> None:
-    """Raise a ValueError unless all required flags are given; a file of options may have them."""
-    if arguments and arguments[0].endswith((".json", ".yaml", ".yml")):
-        return
-    required = [flag["names"][0] for flag in list_flags(command) if flag["required"]]
-    missing = [name for name in required if name.startswith("--") and name not in given]
-    if all(argument.startswith("--") for argument in arguments):
-        missing += [name for name in required if not name.startswith("--")]
-    if missing:
-        raise ValueError(
-            f"the command needs {' and '.join(missing)}, which is missing. Add it; --help lists the flags."
-        )
-
-
-# ------------------------------------------------------------------------------------------------------------- help
+    has_file = bool(arguments) and arguments[0].endswith((".json", ".yaml", ".yml"))
+    for action in parser._actions:
+        action.required = action.required and not has_file
+        action.choices = action.choices if is_strict else None
+    # transformers takes --max-steps, too.
+    spelled = [re.sub("(?<=^--)[^=]+", lambda name: name[0].replace("-", "_"), each) for each in arguments]
+    unknown = [each for each in parser.parse_known_args(spelled)[1] if each.startswith("--") and is_strict]
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        near = difflib.get_close_matches(name, parser._option_string_actions, n=3)
+        advice = f"did you mean {' or '.join(near)}?" if near else "--help_all lists them"
+        raise ValueError(f"there is no option {name}: {advice}")
 
 
 def format_help(command: str, show_all: bool = False) -> str:
@@ -178,66 +182,13 @@ def format_help(command: str, show_all: bool = False) -> str:
         show_all: Also show the flags of transformers' TrainingArguments, rare ones, and whole descriptions. Default:
             a line for each flag, on one screen or two.
     """
-    about, prog = read_flags()["commands"][command], f"hf-domain {command}"
     is_short = takes_training_arguments(command) and not show_all
-    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
-    required = [flag for flag in about["flags"] if flag["required"]]
-    needed = " ".join(
-        flag["names"][0] + f" {name_value(flag)}" * flag["names"][0].startswith("--") for flag in required
-    )
-    lines = [f"usage: {prog} {needed}".rstrip() + " [options]"]
-    lines += [f"       {prog} options.yaml [options]"] * about["reads_options"] + [""]
-    description = about["description"]
-    # A sentence and the first example.
-    lines += ["\n\n".join(description.split("\n\n")[:2]), ""] if is_short else [description]
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for flag in about["flags"]:
-        groups.setdefault(flag["group"], []).append(flag)
-    for title in sorted(groups, key=[*GROUPS, TRAINER, RARE].index):
-        if is_short and title in (TRAINER, RARE):
-            continue
-        lines += [*[""] * (not is_short), f"{title}:"]
-        lines += [line for flag in groups[title] for line in format_flag(flag, width, is_short)]
-    if is_short:
-        rare = ", ".join(flag["names"][0] for flag in groups.get(RARE, ()))
-        lines += ["", *textwrap.wrap(f"{RARE}: {rare}", width, break_on_hyphens=False)]
-        lines += [f"All flags of {TRAINER} are taken, too: {prog} --help_all"]
-    if about["epilog"]:
-        lines += ["", about["epilog"]]
-    return name_commands("\n".join(lines)) + "\n"
+    text = make_parser(command, is_short).format_help()
+    return re.sub(r"(\n  --.*)\n\n(?=\w+:\n)", r"\1\n", text) if is_short else text
 
 
-def name_value(flag: dict[str, Any]) -> str:
-    """Return what stands for the value of a flag."""
-    return flag["names"][0].strip("-").upper()
-
-
-def format_flag(flag: dict[str, Any], width: int, is_short: bool) -> list[str]:
-    """Return the help of a flag: one line with its first sentence, or all of it."""
-    name = ", ".join(flag["names"])
-    about = re.split(r"(?<=[.;]) (?=[A-Z])", flag["help"])[0].rstrip(".,;") if is_short else flag["help"]
-    says_nothing = flag["default"] in (None, False, [], "") or "default" in about.lower()
-    default = "" if says_nothing else f" (default: {flag['default']})"
-    if is_short:
-        room = width - COLUMN - len(default)
-        return [f"  {name:{COLUMN - 3}} {textwrap.shorten(about, max(room, 20), placeholder=' ...')}{default}"]
-    choices = f" One of {', '.join(flag['choices'])}." if flag.get("choices") else ""
-    indent = " " * COLUMN
-    text = textwrap.wrap(f"{about}{choices}{default}", width, initial_indent=indent, subsequent_indent=indent)
-    if len(name) > COLUMN - 4:
-        return [f"  {name}", *text]
-    return [f"  {name:{COLUMN - 3}} {text[0].strip() if text else ''}", *text[1:]]
-
-
-# -------------------------------------------------------------------------------------------------------------- run
-
-
-def main(is_checked: bool = False) -> None:
-    """Run the named script with the remaining arguments. A user's mistake gives one line instead of a traceback.
-
-    Args:
-        is_checked: The flags were checked, as a comparison checks those of its steps before the first one.
-    """
+def main() -> None:
+    """Run the named script with the remaining arguments. A user's mistake gives one line instead of a traceback."""
     usage = USAGE.format(commands=describe_commands())
     if len(sys.argv) < 2:
         sys.exit(usage)
@@ -248,13 +199,15 @@ def main(is_checked: bool = False) -> None:
         sys.stdout.write(f"hf-domain {version('hf-domain')}\n")
         return
     name = sys.argv.pop(1)
-    if name in REPLACED:
-        sys.exit(f"error: hf-domain has no command {name} any more: {REPLACED[name]}.")
     if name not in COMMANDS:
         sys.exit(f"error: hf-domain has no command {name}\n{usage}")
     sys.argv[0] = f"hf-domain {name}"
     try:
-        run(name, is_checked)
+        if {"-h", "--help", "--help_all"} & {*sys.argv}:
+            sys.stdout.write(format_help(name, "--help_all" in sys.argv))
+        else:
+            check_flags(name, sys.argv[1:])
+            import_command(name).main()
     except KeyboardInterrupt:
         sys.stderr.write("error: interrupted\n")
         sys.exit(128 + signal.SIGINT)
@@ -268,28 +221,11 @@ def main(is_checked: bool = False) -> None:
         sys.exit(f"error: {message}")
 
 
-def run(name: str, is_checked: bool) -> None:
-    """Run a command, or write its help without importing its script."""
-    if not is_checked:
-        check_flags(name, sys.argv[1:])
-    if asked := {"-h", "--help", "--help_all"} & {*sys.argv[1:]}:
-        sys.stdout.write(format_help(name, "--help_all" in asked))
-        return
-    import_command(name).main()
-
-
 def find_output(arguments: list[str]) -> str:
     """Return the folder that the arguments of a command name for its output; else the current one."""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     given = dict(pairwise(words))
     return given.get("--output_dir", ".")
-
-
-def name_commands(text: str) -> str:
-    """Replace the scripts of a help text by the commands that run them: an installed package has no folder examples."""
-    names = {script: name for name, (script, _) in COMMANDS.items()}
-    pattern = rf"(?:python examples/)?\b({'|'.join(names)})\.py\b"
-    return re.sub(pattern, lambda found: f"hf-domain {names[found[1]]}", text)
 
 
 def describe_mistake(error: Exception) -> str | None:
@@ -308,23 +244,15 @@ def describe_mistake(error: Exception) -> str | None:
 
 
 def describe_lost_model(error: Exception) -> str | None:
-    """Return what a user of commands can do about a model that was not loaded; None for other errors.
-
-    transformers names no model if it reaches no Hub, and advises a Python argument against code of the model's own.
-    """
+    """Return an error that names a model that transformers looked for on a Hub out of reach; None for other errors."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [frame.f_locals[MODEL_NAME] for frame in frames if MODEL_NAME in frame.f_locals]
-    if names and "couldn't connect to" in str(error):
-        return (
-            f"a model must be a folder or a name on the Hub, but there is no folder {names[0]}, and the Hub cannot be "
-            "reached. Correct the path, or connect to the Hub."
-        )
-    if names and "argument `trust_remote_code=True`" in str(error):
-        name = sys.argv[0].rpartition(" ")[2]
-        may_run = name in COMMANDS and any("--trust_remote_code" in flag["names"] for flag in list_flags(name))
-        advice = "Add --trust_remote_code if you trust it." if may_run else "Use a model that needs none."
-        return f"code of a model runs only if you ask for it, but {names[0]} has code of its own. {advice}"
-    return None
+    if not names or "couldn't connect to" not in str(error):
+        return None
+    return (
+        f"a model must be a folder or a name on the Hub, but there is no folder {names[0]}, and the Hub cannot be "
+        "reached. Correct the path, or connect to the Hub."
+    )
 
 
 def _find_package(error: Exception) -> str:

@@ -126,7 +126,7 @@ import sys
 import hf_domain
 from hf_domain.cli import check_flags
 from hf_domain.comparison.rows import RECIPES
-check_flags("mlm", ["--method=biases", "--model_name_or_path=encoder", "--output_dir=out", "--help"])
+check_flags("mlm", ["--method=biases", "--model_name_or_path=encoder", "--output_dir=out"])
 options = {"num_tokens": 256, "max_seq_length": 16, "batch_size": 4, "use_cpu": True}
 hf_domain.adapt("encoder", "corpus.txt", output_dir="adapted", method="biases", **options)
 print(RECIPES["biases"].title, "Adapted")

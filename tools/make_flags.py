@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import json
 import os
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -93,15 +94,23 @@ def describe_flag(action: argparse.Action, has_trainer: bool) -> dict[str, Any]:
     fact = {
         "names": [name for name in action.option_strings if "-" not in name.strip("-")] or [action.dest],
         "type": kind,
+        "nargs": action.nargs,
         "required": bool(action.required and action.default is not argparse.SUPPRESS),
         "default": default if isinstance(default, str | int | float | list) and not is_local else None,
-        "help": " ".join((action.help or "").replace("%%", "%").split()),
+        "help": name_commands(" ".join((action.help or "").replace("%%", "%").split())),
         "group": find_group(action.dest, has_trainer),
     }
     if action.choices is not None:
         values = [choice.value if isinstance(choice, enum.Enum) else choice for choice in action.choices]
         fact["choices"] = [str(value) for value in values]
     return fact
+
+
+def name_commands(text: str) -> str:
+    """Replace the scripts of a help text by the commands that run them: an installed package has no folder examples."""
+    names = {script: name for name, (script, _) in COMMANDS.items()}
+    pattern = rf"(?:python examples/)?\b({'|'.join(names)})\.py\b"
+    return re.sub(pattern, lambda found: f"hf-domain {names[found[1]]}", text)
 
 
 def collect_flags() -> dict[str, Any]:
@@ -113,7 +122,7 @@ def collect_flags() -> dict[str, Any]:
         has_trainer = len({action.dest for action in actions} & TRAINERS) > 50
         flags = [describe_flag(action, has_trainer) for action in actions]
         commands[command] = {
-            "description": (parser.description or "").strip().replace("%%", "%"),
+            "description": name_commands((parser.description or "").strip().replace("%%", "%")),
             "epilog": parser.epilog,
             "reads_options": isinstance(parser, arguments.ScriptParser),
             "flags": flags,

@@ -610,7 +610,7 @@ def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None,
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     sys.argv = ["hf-domain", *arguments]
-    cli.main(is_checked=True)
+    cli.main()
     log.with_suffix(ENDED).touch()
 
 

@@ -203,10 +203,11 @@ def test_full_disk_ends_every_command_in_one_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["hf-domain", "predict", "model", "texts.txt", "--output_file", "labels.jsonl"])
     with pytest.raises(SystemExit, match=r"error: a file needs room on the disk of \., but"):
         cli.main()
+    monkeypatch.setattr("hf_domain.cli.check_flags", lambda *_: None)
     for arguments in (["--output_dir", "mine"], ["--output_dir=mine"]):
         monkeypatch.setattr(sys, "argv", ["hf-domain", "predict", *arguments])
         with pytest.raises(SystemExit, match="error: a file needs room on the disk of mine, but"):
-            cli.main(is_checked=True)
+            cli.main()
 
 
 @pytest.mark.parametrize("broken", ["", "{"])
