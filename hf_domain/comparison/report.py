@@ -4,7 +4,6 @@ To add a section, write a function that makes its table, and add it to `SECTIONS
 """
 
 import html
-import math
 import re
 import statistics
 from collections import defaultdict
@@ -102,18 +101,6 @@ def make_score_table(report: Report) -> pd.DataFrame:
     return table
 
 
-def make_validation_table(report: Report) -> pd.DataFrame | None:
-    """Return the scores on the validation sets, the best mean first; rows without all of them stand at the end."""
-    rows = {row: scores for row, scores in report.validation.items() if scores}
-    if not rows:
-        return None
-    ranked = dict(rank_validation(report))
-    order = sorted(rows, key=lambda row: -ranked.get(row, -math.inf))
-    values = [{"mean": ranked.get(row), **rows[row]} for row in order]
-    table = pd.DataFrame(values, [report.titles[row] for row in order], ["mean", *report.plan["tasks"]])
-    return table.map(lambda value: "" if pd.isna(value) else f"{value:.1f}")
-
-
 def make_cost_table(report: Report) -> pd.DataFrame:
     """Return the costs of each row."""
     costs = pd.DataFrame.from_dict({report.titles[row]: report.costs[row] for row in list_rows(report)}, orient="index")
@@ -171,11 +158,6 @@ SECTIONS = [
         "DAPT. Single tasks show where a mean comes from; they decide nothing.",
     ),
     Section(
-        "Validation scores",
-        make_validation_table,
-        "Choose rows for another comparison by these scores: a choice by test scores makes the next ones too good.",
-    ),
-    Section(
         "Costs",
         make_cost_table,
         "Preparation expands a vocabulary or builds a datastore. (cached): states of the memory or of the passages "
@@ -216,14 +198,6 @@ def list_rows(report: Report) -> list[str]:
     """List the rows to show: all but those that have not run yet, if any has."""
     known = {row for (row, _, _) in report.runs}
     return [row for row in report.titles if row in known or row not in report.missing] or [*report.titles]
-
-
-def rank_validation(report: Report) -> list[tuple[str, float]]:
-    """Return the rows with their mean scores on validation, the best first; of those with scores on the most tasks."""
-    rows = {row: scores for row, scores in report.validation.items() if scores}
-    tasks = max(rows.values(), key=len, default={}).keys()
-    means = {row: statistics.mean(scores.values()) for row, scores in rows.items() if scores.keys() == tasks}
-    return sorted(means.items(), key=lambda item: -item[1])
 
 
 def format_means(report: Report, row: str) -> dict[str, str]:

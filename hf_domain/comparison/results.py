@@ -17,7 +17,6 @@ from hf_domain.tasks.scores import MAJORITY, Predictions
 
 logger = logging.getLogger(__name__)
 
-PREDICTIONS = {"predictions", "validation"}
 # Patterns of the weights of a model.
 WEIGHTS = "*.safetensors"
 # What a comparison makes before its plan.json, and what a folder of published results holds.
@@ -53,8 +52,6 @@ class Result:
     floors: dict[str, float] = field(default_factory=dict)
     """Scores without any training, see `score_floors`."""
     predictions: Predictions | None = None
-    validation: Predictions | None = None
-    """For the validation set."""
     milliseconds_per_text: float | None = None
 
     @property
@@ -76,7 +73,7 @@ class Result:
         """Return the content of its file, without fields that were not measured."""
         content = {item.name: getattr(self, item.name) for item in fields(self)}
         content["step"] = asdict(self.step)
-        content |= {name: (own := getattr(self, name)) and own.to_json() for name in PREDICTIONS}
+        content["predictions"] = self.predictions and self.predictions.to_json()
         return {name: value for name, value in content.items() if value not in (None, "", {})}
 
     @classmethod
@@ -86,8 +83,9 @@ class Result:
         step |= {"kind": OLD_KINDS.get(step["kind"], step["kind"]), "name": rename_start(step["name"])}
         step |= {"method": RENAMED.get(str(step.get("method")), step.get("method")), "id": step_id}
         content = {**content, "step": Step(**step)}
-        for name in PREDICTIONS & content.keys():
-            content[name] = Predictions.from_json(content[name])
+        content.pop("validation", None)
+        if "predictions" in content:
+            content["predictions"] = Predictions.from_json(content["predictions"])
         return cls(**content)
 
 

@@ -636,7 +636,6 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         predictions = read_predictions(task, step.flags, plan.folder, folder, step.fold)
         scores, floors = predictions.score(), score_floors(task, step.flags, plan.folder)
         output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
-        output["validation"] = read_predictions(task, step.flags, plan.folder, folder, step.fold, "validation")
         output["metrics"] = metrics | read_choices(folder)
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores)  # of QA: a question
     # Which fine-tuned models are kept is known once others have ended.

@@ -36,7 +36,6 @@ class Report:
         costs: Costs of the encoder and of its use, by row.
         losses: Masked-LM losses by title of the encoder and corpus.
         other_tokens: Titles of encoders with another vocabulary than the plan's encoder; losses are not comparable.
-        validation: Scores on the validation sets by row and task, in percent.
         models: For each task the fine-tuning with the best validation score, if its model was kept.
     """
 
@@ -49,7 +48,6 @@ class Report:
     costs: dict[str, dict[str, float]]
     losses: dict[str, dict[str, float]]
     other_tokens: set[str]
-    validation: dict[str, dict[str, float]]
     models: Mapping[str, Result] = field(default_factory=dict)
 
     @property
@@ -119,7 +117,6 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
         costs={row: read_costs(row, plan, done) for row in plan["titles"]},
         losses=losses,
         other_tokens=other_tokens,
-        validation=score_validation(plan, done),
     )
 
 
@@ -175,19 +172,6 @@ def count_runs(plan: dict[str, Any], row: str, is_pretrained: bool) -> int:
     """Return the number of runs of a row on a task in a complete comparison."""
     seeds = len(plan["methods"][row].get("seeds") or plan["seeds"])
     return seeds * (len(plan["pretraining_seeds"]) if is_pretrained else 1)
-
-
-def score_validation(plan: dict[str, Any], done: list[Result]) -> dict[str, dict[str, float]]:
-    """Return the mean scores on the validation sets by row and task; nothing of the test sets is read."""
-    blind = [replace(result, predictions=result.validation, score=None) for result in done]
-    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for (row, task, _), run in gather_runs(plan, [r for r in blind if r.predictions is not None]).items():
-        assert run.predictions is not None
-        scores[row, task].append(run.predictions.score().compute())
-    found: dict[str, dict[str, float]] = {row: {} for row in plan["titles"]}
-    for (row, task), values in scores.items():
-        found[row][task] = statistics.mean(values)
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------- differences

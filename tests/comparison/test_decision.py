@@ -3,7 +3,6 @@
 import json
 import math
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,8 +22,7 @@ from hf_domain.comparison.decision import (
     shrink,
 )
 from hf_domain.comparison.prepare import load_plan
-from hf_domain.comparison.report import rank_validation, write_report
-from hf_domain.comparison.results import write_result
+from hf_domain.comparison.report import write_report
 from hf_domain.examples import compare
 from hf_domain.tasks.outputs import LABELS, format_labels
 
@@ -196,20 +194,3 @@ def test_an_unfinished_comparison_says_so_first(answer, tmp_path):
     text = (tmp_path / "plan" / "report.md").read_text()
     assert "| G-MAP" not in text
     assert report.costs["gmap"] == {}
-
-
-def test_rows_are_ranked_by_validation_alone(content, tmp_path, load):
-    content["methods"] = {"no_adaptation": None, "dapt": None, "tapt": None}
-    results = run_comparison(load(), tmp_path / "plan", execute=pretend)
-    scores = {}
-    for result in results:
-        if result.step.kind == "fine_tuning":
-            scores.setdefault(result.step.method, []).append(result.validation.score().compute())
-            write_result(tmp_path / "plan", replace(result, predictions=results[-1].predictions, score=50.0))
-    report = write_report(tmp_path / "plan")
-    ranked = rank_validation(report)
-    assert ranked == sorted(ranked, key=lambda item: -item[1])
-    assert dict(ranked) == pytest.approx({method: sum(own) / 4 for method, own in scores.items()})
-    method, mean = ranked[0]
-    _, _, table = (tmp_path / "plan" / "report.md").read_text().partition("## Validation scores\n\n")
-    assert table.splitlines()[2].startswith(f"| {report.titles[method]} | {mean:.1f} | ")

@@ -14,7 +14,7 @@ from hf_domain.comparison.prepare import drop_repeated, load_plan, split_folds, 
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
 from hf_domain.comparison.steps import name_steps, put_root
-from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels
+from hf_domain.tasks.outputs import LABELS, format_labels
 from hf_domain.tasks.scores import count_examples
 from hf_domain.tasks.trivial_baselines import MAJORITY
 from hf_domain.training.run_files import METRICS
@@ -138,9 +138,8 @@ def test_lists_of_zeros_and_ones_become_lists_of_names(content, tmp_path, folds,
         if step.kind != "fine_tuning":
             return pretend(step, plan, folder)
         (folder / METRICS).write_text('{"predict_runtime": 1.0}')
-        for split, file in (("test", LABELS), ("validation", VALIDATED)):
-            rows = (plan.folder / put_root(step.flags[f"{split}_file"], "plan")).read_text().splitlines()
-            (folder / file).write_text(format_labels(json.dumps(json.loads(row)["label"]) for row in rows))
+        rows = (plan.folder / put_root(step.flags["test_file"], "plan")).read_text().splitlines()
+        (folder / LABELS).write_text(format_labels(json.dumps(json.loads(row)["label"]) for row in rows))
 
     run_comparison(plan, tmp_path / "plan", run)
     report = write_report(tmp_path / "plan")

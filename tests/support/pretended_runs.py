@@ -11,7 +11,7 @@ from hf_domain.comparison import run as runner
 from hf_domain.comparison.run import Interrupted
 from hf_domain.comparison.steps import find_root, put_root
 from hf_domain.safe_io import read_json
-from hf_domain.tasks.outputs import LABELS, TAGS, VALIDATED, format_labels, format_tags
+from hf_domain.tasks.outputs import LABELS, TAGS, format_labels, format_tags
 from hf_domain.training.run_files import METRICS
 
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ("cat", "dog", "bird") for place in ("mat", "hill")] * 20
@@ -85,19 +85,13 @@ def pretend(step, plan, folder):
     if step.kind == "fine_tuning":
         score = random.Random(f"validation of {step.name}").random()
         (folder / METRICS).write_text(json.dumps(metrics | {"eval_macro_f1": score, "eval_f1": score}))
-        for split, file, draw in (("test", None, numbers), ("validation", VALIDATED, random.Random(score))):
-            rows = [
-                json.loads(line)
-                for line in (
-                    plan.folder / put_root(step.flags[f"{split}_file"], find_root(plan, folder.parents[1]))
-                ).open()
-            ]
-            if "tags" in rows[0]:
-                tags = [[draw.choice(["O", "B-A"]) for _ in row["tags"]] for row in rows]
-                (folder / (file or TAGS)).write_text(format_tags(tags))
-            else:
-                labels = [draw.choice(["cat", "dog", "bird"]) for _ in rows]
-                (folder / (file or LABELS)).write_text(format_labels(labels))
+        test_file = plan.folder / put_root(step.flags["test_file"], find_root(plan, folder.parents[1]))
+        rows = [json.loads(line) for line in test_file.open()]
+        if "tags" in rows[0]:
+            tags = [[numbers.choice(["O", "B-A"]) for _ in row["tags"]] for row in rows]
+            (folder / TAGS).write_text(format_tags(tags))
+        else:
+            (folder / LABELS).write_text(format_labels([numbers.choice(["cat", "dog", "bird"]) for _ in rows]))
 
 
 def pretend_and_hang_once(step, plan, folder):
