@@ -15,7 +15,7 @@ from typing import Any
 
 from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.statistics import SEED_DEVIATION, Difference
-from hf_domain.comparison.summary import START_TITLE, Report
+from hf_domain.comparison.summary import Report
 from hf_domain.methods import BASELINE, NO_ADAPTATION
 from hf_domain.tasks.trivial_baselines import LINEAR
 
@@ -149,7 +149,7 @@ def choose(report: Report) -> str | None:
 
 
 def decide(report: Report) -> list[str]:
-    """Return the sentences of the decision: the best bet, a cheaper one, what could change it, and the commands."""
+    """Return the sentences of the decision: the best bet, a cheaper one, and the commands."""
     bets, chosen, reference = list_bets(report), choose(report), find_reference(report)
     if chosen is None:
         return []
@@ -163,10 +163,9 @@ def decide(report: Report) -> list[str]:
             f"Use {report.titles[best.row]}: {format_points(best.gain)} points, better than {now} with "
             f"{format_chance(best.chance)} chance; {format_seconds(best.seconds)}."
         )
-        lines = [first, describe_runner_up(report, bets, reference), describe_doubt(report, best)]
+        lines = [first, describe_runner_up(report, bets, reference)]
     elif surest <= 1 - SURE:
         lines = [f"Use {now}: no other row is better with more than {format_chance(surest)} chance."]
-        lines.append(describe_doubt(report, best))
     else:
         more = 2 * len(report.plan["seeds"])
         title = report.titles[best.row]
@@ -176,9 +175,8 @@ def decide(report: Report) -> list[str]:
             f"better than {now} with {format_chance(best.chance)} chance; {format_seconds(best.seconds)}. To decide, "
             "run more seeds:",
             f"hf-domain compare {report.plan['path']} --num_seeds {more}",
-            describe_doubt(report, best),
         ]
-    return [*lines, describe_forgetting(chosen, report), *list_next_commands(report, chosen)]
+    return [*lines, *list_next_commands(report, chosen)]
 
 
 def format_chance(chance: float) -> str:
@@ -212,43 +210,6 @@ def describe_runner_up(report: Report, bets: list[Bet], reference: str) -> str:
         f"{report.titles[second.row]} is cheaper and within a point: {format_points(second.gain)}, "
         f"{format_chance(second.chance)}; {format_seconds(second.seconds)}."
     )
-
-
-def describe_doubt(report: Report, best: Bet) -> str:
-    """Say what could change the answer, with the minutes that this took here."""
-    parts, costs, plan = [], report.costs, report.plan
-    runs = [run.seconds for run in report.runs.values() if run.seconds is not None]
-    if runs:
-        parts.append(f"twice the seeds ({format_seconds(sum(runs))})")
-    # Of a row without a training of its own, such as the vote, these are the seconds of the row it starts from.
-    untrained = [name for name, recipe in RECIPES.items() if recipe.method is None]
-    trained = [
-        own.get("pre-training s", 0.0)
-        for row, own in costs.items()
-        if "tokens" in own and plan["methods"][row]["recipe"] not in untrained
-    ]
-    if trained:
-        again = sum(trained) + (statistics.mean(runs) * len(runs) / len(plan["pretraining_seeds"]) if runs else 0.0)
-        parts.append(f"another seed of pre-training ({format_seconds(again)})")
-        parts.append(f"twice the tokens ({format_seconds(2 * sum(trained) + sum(runs))})")
-    error = best.difference.of_examples + best.difference.of_seeds
-    if error and best.difference.of_examples > 0.7 * error:
-        parts.append("above all more test examples or tasks, which make most of the doubt")
-    return f"What could change this: {', '.join(parts)}." if parts else ""
-
-
-def describe_forgetting(row: str, report: Report) -> str:
-    """Say what the encoder of a row forgot of general text."""
-    general, start = report.plan["general"], report.losses.get(START_TITLE, {}).get(report.plan["general"])
-    title = report.titles[row]
-    # A row of DAPT named `slow` has the title "DAPT (slow)": only names of corpora tell encoders of one row apart.
-    own = [n for n in (title, *(f"{title} ({corpus})" for corpus in report.plan["corpora"])) if n in report.losses]
-    losses = [report.losses[name][general] for name in own if general in report.losses[name]]
-    if start is None or not losses or report.other_tokens & {*own}:
-        return ""
-    loss = statistics.mean(losses)
-    verb = "forgets" if loss > start else "forgets nothing of"
-    return f"It {verb} general text: the masked-LM loss goes from {start:.2f} to {loss:.2f}."
 
 
 def list_next_commands(report: Report, row: str) -> list[str]:

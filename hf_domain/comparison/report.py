@@ -1,4 +1,4 @@
-"""Write the report of a comparison, only from its result files: Markdown with pictures, and an HTML page.
+"""Write the report of a comparison, only from its result files: Markdown with a picture, and an HTML page.
 
 To add a section, write a function that makes its table, and add it to `SECTIONS`.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from hf_domain.comparison.decision import answer, format_chance, format_points, format_seconds, is_command, list_bets
-from hf_domain.comparison.figures import draw_forgetting, draw_gains, save_figure
+from hf_domain.comparison.figures import draw_gains
 from hf_domain.comparison.results import find_models, read_plan_file, read_results
 from hf_domain.comparison.statistics import Difference, compute_interval
 from hf_domain.comparison.summary import Report, count_runs, is_cached, read_report
@@ -28,7 +28,7 @@ PAGE = Path(__file__).with_name("report_page.html")
 
 
 def write_report(output_dir: Path) -> Report:
-    """Write report.md, report.html, report.json and pictures from the results in a folder, and return the summary.
+    """Write report.md, report.html, report.json and a picture from the results in a folder, and return the summary.
 
     Raises:
         FileNotFoundError: There are no results.
@@ -38,10 +38,10 @@ def write_report(output_dir: Path) -> Report:
         raise FileNotFoundError(f"{output_dir} must contain results, but has none. Run the comparison first.")
     report = read_report(read_plan_file(output_dir), results)
     report = replace(report, models=find_models(output_dir, results))
-    pictures = draw(report, output_dir)
+    picture = draw_gains(report, output_dir / "gains.png")
     tables = make_tables(report)
-    write_text(output_dir / "report.md", make_markdown(report, tables, pictures))
-    write_text(output_dir / "report.html", make_html(report, tables, pictures))
+    write_text(output_dir / "report.md", make_markdown(report, tables, picture))
+    write_text(output_dir / "report.html", make_html(report, tables, picture))
     write_json(output_dir / "report.json", describe(report))
     return report
 
@@ -124,16 +124,12 @@ def make_loss_table(report: Report) -> pd.DataFrame | None:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the report: a table, how to read it, and a picture of it."""
+    """A section of the report: a table, and how to read it."""
 
     title: str
     make: Callable[[Report], pd.DataFrame | None]
     """None leaves the section out."""
     note: str = ""
-    draw: Callable[[Report], Any] | None = None
-    """Returns a figure of matplotlib, or None."""
-    picture: str = ""
-    """Name of its file, without the suffix."""
 
 
 SECTIONS = [
@@ -142,8 +138,6 @@ SECTIONS = [
         make_bet_table,
         "The expected gain is the measured one, shrunk towards zero by its error. The chance is that of any gain over "
         "what you have now. Measured gains have 95 % intervals, which cover other test examples and seeds.",
-        draw_gains,
-        "gains",
     ),
     Section(
         "Means over the tasks",
@@ -167,8 +161,6 @@ SECTIONS = [
         "Masked-LM loss on held-out text",
         make_loss_table,
         "Losses compare under one vocabulary only; (own tokens) marks another one.",
-        draw_forgetting,
-        "forgetting",
     ),
 ]
 
@@ -177,18 +169,6 @@ def make_tables(report: Report) -> dict[str, pd.DataFrame]:
     """Return the tables of the report by their titles."""
     tables = {section.title: section.make(report) for section in SECTIONS}
     return {title: table for title, table in tables.items() if table is not None and not table.empty}
-
-
-def draw(report: Report, output_dir: Path) -> dict[str, str]:
-    """Write a PNG of each figure for which there is something to show.
-
-    Returns:
-        Name of a picture -> the same as SVG; `<name>.png` is the file.
-    """
-    figures = {section.picture: section.draw(report) for section in SECTIONS if section.draw is not None}
-    return {
-        name: save_figure(figure, output_dir / f"{name}.png") for name, figure in figures.items() if figure is not None
-    }
 
 
 # -------------------------------------------------------------------------------------------------------------- cells
@@ -310,7 +290,7 @@ def explain(report: Report) -> str:
     return " ".join(filter(None, parts))
 
 
-def make_markdown(report: Report, tables: Mapping[str, pd.DataFrame], pictures: Mapping[str, str]) -> str:
+def make_markdown(report: Report, tables: Mapping[str, pd.DataFrame], picture: str) -> str:
     """Return the report as Markdown."""
     parts = [f"# Comparison: {escape_cell(name_encoder(report.plan))}"]
     for number, (is_code, lines) in enumerate(groupby(answer(report), is_command)):
@@ -318,11 +298,10 @@ def make_markdown(report: Report, tables: Mapping[str, pd.DataFrame], pictures: 
         if number == 0:
             texts[0] = f"**{texts[0]}**"
         parts += ["\n".join(["```bash", *texts, "```"])] if is_code else texts
+    parts += ["![The gains of the rows](gains.png)"] if picture else []
     for section in SECTIONS:
         if section.title in tables:
             parts += [f"## {section.title}", format_markdown_table(tables[section.title]), section.note]
-        if section.picture in pictures:
-            parts.append(f"![{section.title}]({section.picture}.png)")
     parts += ["## How this was measured", explain(report)]
     if failed := report.failed:
         failures = [f"- {name}: {escape_cell(error)}" for name, error in failed.items()]
@@ -352,7 +331,7 @@ def escape_cell(text: Any) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def make_html(report: Report, tables: Mapping[str, pd.DataFrame], pictures: Mapping[str, str]) -> str:
+def make_html(report: Report, tables: Mapping[str, pd.DataFrame], picture: str) -> str:
     """Return the report as one page that needs no other file and no network; every text is escaped."""
     import jinja2
 
@@ -367,7 +346,7 @@ def make_html(report: Report, tables: Mapping[str, pd.DataFrame], pictures: Mapp
             title: ([*map(str, table.columns)], [*zip(table.index, table.to_numpy().tolist(), strict=True)])
             for title, table in tables.items()
         },
-        pictures=pictures,
+        picture=picture,
         explanation=explain(report),
         failed=report.failed,
     )

@@ -1,7 +1,6 @@
 """The tables and plots made of the results."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ from hf_domain.comparison import figures, report
 from hf_domain.comparison.decision import format_points, list_bets
 from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import make_tables, write_report
-from hf_domain.comparison.rows import RECIPES
 from hf_domain.comparison.statistics import compare_draws, compute_interval
 from hf_domain.comparison.summary import draw_runs
 from hf_domain.examples import compare
@@ -73,7 +71,7 @@ def test_a_vote_is_paired_with_the_models_it_is_added_to(content, run_plan):
     assert report.gains["plain_vote"].high == pytest.approx(paired.high)
 
 
-def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, vocabularies, run_plan):
+def test_losses_of_other_tokens_are_marked(content, tmp_path, vocabularies, run_plan):
     content["methods"] = {
         "dapt": None,
         "no_adaptation": None,
@@ -97,8 +95,6 @@ def test_losses_of_other_tokens_are_marked_and_not_drawn(content, tmp_path, voca
     spent = ["pre-training s", "tokens", "trained parameters", "checkpoint MB", "fine-tuning s", "inference ms"]
     assert list(written.costs["more"]) == [*spent, "preparation s"]
     assert "preparation s" not in written.costs["dapt"]
-    (axes,) = figures.draw_forgetting(written).axes
-    assert [text.get_text() for text in axes.texts] == ["DAPT"]
 
 
 @pytest.mark.figures
@@ -106,13 +102,12 @@ def test_the_page_needs_no_other_file(tmp_path, run_plan):
     written = run_plan()
     page = (tmp_path / "plan" / "report.html").read_text(encoding="utf-8")
     assert len(page) < 150_000 and not re.search(r"<(img|link|iframe)|<script[^>]*src|@import", page)
-    assert [f'id="figure-{name}"><svg' in page for name in ("gains", "forgetting")] == [True] * 2
-    gains = page.partition('id="figure-gains">')[2].partition("</figure>")[0]
+    gains = page.partition('id="figure-gains"><svg')[2].partition("</figure>")[0]
     for bet in list_bets(written):  # the picture has each row with its gain, in the color of the page's text
         assert format_points(bet.gain) in gains and written.titles[bet.row].split()[0] in gains
     assert "`" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL) and "&amp;" not in page
     assert figures.INK not in page and "currentColor" in gains
-    pixels = (tmp_path / "plan" / "forgetting.png").read_bytes()
+    pixels = (tmp_path / "plan" / "gains.png").read_bytes()
     assert pixels.startswith(b"\x89PNG") and int.from_bytes(pixels[16:20], "big") > 1000
 
 
@@ -192,17 +187,6 @@ def test_a_comparison_in_which_nothing_learned_says_so_first(content, tmp_path, 
     sentence = "No row learned: all 8 fine-tunings are no better than the majority baseline"
     assert (tmp_path / "plan" / "report.md").read_text().split("\n\n")[1].startswith(f"**{sentence}")
     assert sentence in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_a_method_has_its_color_in_every_report():
-    def pick(**recipes):
-        plan = {"methods": {name: {"recipe": recipe} for name, recipe in recipes.items()}}
-        return figures.pick_colors(SimpleNamespace(plan=plan, titles={name: name for name in recipes}, losses={}))
-
-    one = pick(fine_tune="no_adaptation", dapt="dapt", varmae="varmae")
-    other = pick(slow="dapt", varmae="varmae", exbert="exbert", dapt="dapt")
-    assert (one["dapt"], one["varmae"]) == (other["dapt"], other["varmae"])
-    assert len({*other.values()}) == 4 and len({*pick(**{name: name for name in RECIPES}).values()}) == len(RECIPES)
 
 
 def test_runs_of_one_encoder_do_not_hide_how_encoders_differ():

@@ -49,7 +49,7 @@ def test_comparison_killed_anywhere_ends_in_the_same_report(plan, tmp_path):
     run_comparison(plan, tmp_path / "killed", execute=pretend)
     write_report(tmp_path / "killed")
     whole, killed = read_files(tmp_path / "whole"), read_files(tmp_path / "killed")
-    assert whole.keys() == killed.keys() >= {"report.md", "report.html", "report.json", "gains.png", "forgetting.png"}
+    assert whole.keys() == killed.keys() >= {"report.md", "report.html", "report.json", "gains.png"}
     for name, value in whole.items():
         assert value == killed[name].replace(b"killed", b"whole"), name
 
