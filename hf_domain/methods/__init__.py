@@ -181,8 +181,6 @@ class Method:
     """Whether masked LM minimizes more than the cross-entropy of the labels."""
     extends_vocabulary: bool = False
     """Whether the entries of an expanded vocabulary have a table beside the encoder's."""
-    trains_rows_apart: bool = False
-    """Whether the rows of new entries train while the encoder's table is frozen."""
     reads_memory: bool = False
     """Needs `--memory_name_or_path`."""
     reads_passages: bool = False
@@ -243,7 +241,6 @@ METHODS: dict[str, Method] = {
         rate_factor=3.5,
         finish=merge_lora,
         trains_stock_model=True,
-        trains_rows_apart=True,
     ),
     "varmae": Method(
         title="VarMAE",
@@ -295,7 +292,6 @@ METHODS: dict[str, Method] = {
         # Side modules start as parts of the layers beside them, with a weight of a twentieth.
         start={"side_init": "base", "gate_bias_init": 3.0, "extension_init": "pieces"},
         extends_vocabulary=True,
-        trains_rows_apart=True,
     ),
     "gmap": Method(
         title="G-MAP",

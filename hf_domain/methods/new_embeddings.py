@@ -1,9 +1,6 @@
-"""Add, measure and train the embedding rows of new tokenizer entries."""
+"""Add embedding rows for new tokenizer entries."""
 
-import json
 import logging
-import os
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -11,16 +8,10 @@ from torch import nn
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
 )
 
-from hf_domain.extras import explain_missing
 from hf_domain.modeling.backbone import BackbonePreTrainedModel
 from hf_domain.modeling.layers_exbert import LARGEST_PADDING
-from hf_domain.safe_io import write_text
 from hf_domain.tokenization import VocabularyDelta
 
 logger = logging.getLogger(__name__)
@@ -182,102 +173,6 @@ def check_not_expanded(tokenizer: PreTrainedTokenizerBase, delta: VocabularyDelt
             f"a vocabulary must be expanded only once, but the tokenizer of {tokenizer.name_or_path} already has "
             f"{len(vocabulary):,} entries. Leave out --expanded_vocabulary to train it further."
         )
-
-
-def measure_row_distances(
-    before: torch.Tensor, after: torch.Tensor, delta: VocabularyDelta
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return how far training moved the rows of old and of new entries, as L2 distances (Figure 5 of AdaLM).
-
-    Args:
-        before: Embedding right after `apply_delta`, shape [rows, hidden]; a copy, because training works in place.
-        after: Embedding after training, same shape.
-    """
-    distances = (after.float() - before.float()).norm(dim=1)
-    return distances[: delta.old_size], distances[delta.old_size : delta.new_size]
-
-
-def plot_row_distances(old: torch.Tensor, new: torch.Tensor, path: str | os.PathLike) -> None:
-    """Plot the result of `measure_row_distances`: a histogram of old rows and one of new rows."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    axes = figure.subplots()
-    for distances, label in ((old, "original"), (new, "new")):
-        axes.hist(distances.cpu().numpy(), bins=50, density=True, alpha=0.6, label=f"{label} entries")
-    axes.set(xlabel="L2 distance of the embedding", ylabel="density")
-    axes.legend()
-    figure.savefig(path)
-
-
-class RowDistances(TrainerCallback):
-    """Measures how far training moved the rows, and writes `row_distances.json` and `.png` (Figure 5 of AdaLM).
-
-    Args:
-        model: The model before training; a resumed run loads its checkpoint later.
-    """
-
-    def __init__(self, delta: VocabularyDelta, model: PreTrainedModel) -> None:
-        self.delta = delta
-        self.before = list_tables(model)[0].detach().clone()
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Write the mean distances and the histogram, from one process."""
-        if not state.is_world_process_zero:
-            return
-        after = list_tables(kwargs["model"])[0].detach()
-        old, new = measure_row_distances(self.before.to(after.device), after, self.delta)
-        folder = Path(str(args.output_dir))
-        distances = {"old_rows": float(old.mean()), "new_rows": float(new.mean()), "steps": state.global_step}
-        write_text(folder / "row_distances.json", json.dumps(distances, indent=2) + "\n")
-        if (missing := explain_missing("a picture of the distances", "matplotlib")) is not None:
-            logger.info(missing)
-        else:
-            plot_row_distances(old, new, folder / "row_distances.png")
-
-
-class NewRowsFirst(TrainerCallback):
-    """Trains only the new rows for some steps, then everything.
-
-    New rows start as guesses, and the gradients that correct them would also move the pretrained encoder. All other
-    gradients are therefore dropped just before the optimizer's step. Freezing parameters would fail under a distributed
-    wrapper, which waits for the gradient of every parameter that it was built with.
-
-    Args:
-        num_steps: Number of optimizer steps that train only the new rows.
-    """
-
-    def __init__(self, delta: VocabularyDelta, num_steps: int) -> None:
-        self.delta = delta
-        self.num_steps = num_steps
-        self.weight_decay: list[float] = []
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Drop all gradients except those of the new rows, and suspend weight decay, which needs no gradient."""
-        if state.global_step >= self.num_steps:
-            return
-        tables = {id(table) for table in list_tables(kwargs["model"])}
-        for parameter in kwargs["model"].parameters():
-            if id(parameter) not in tables:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad[: self.delta.old_size] = 0
-                parameter.grad[self.delta.new_size :] = 0
-        self.weight_decay = [group["weight_decay"] for group in kwargs["optimizer"].param_groups]
-        for group in kwargs["optimizer"].param_groups:
-            group["weight_decay"] = 0.0
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Restore the weight decay."""
-        for group, weight_decay in zip(kwargs["optimizer"].param_groups, self.weight_decay, strict=False):
-            group["weight_decay"] = weight_decay
-        self.weight_decay = []
 
 
 def list_tables(model: PreTrainedModel) -> list[nn.Parameter]:

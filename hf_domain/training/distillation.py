@@ -1,9 +1,7 @@
 """The steps of Adapt-and-Distill: arguments, checks before work, and how each kind of step runs."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +10,6 @@ from transformers import (
     AutoTokenizer,
     DataCollatorWithPadding,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
     set_seed,
@@ -25,18 +22,18 @@ from hf_domain.methods.adalm.losses import DistillationConfig
 from hf_domain.methods.adalm.model import DistillationModel
 from hf_domain.methods.adalm.students import check_pair, check_same_vocabulary, make_student, pick_layers
 from hf_domain.methods.new_embeddings import apply_delta, check_not_expanded
+from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import read_json, write_folder
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.callbacks import log_auxiliary_losses
-from hf_domain.training.masked_lm_corpus import CorpusArguments, load_examples, make_collator
-from hf_domain.training.masked_lm_trainer import MaskedLMTrainer, evaluate_masked_lm, evaluate_start
+from hf_domain.training.masked_lm_corpus import CorpusArguments, load_examples
 from hf_domain.training.orders import (
     Strategy,
     StrategyStep,
     make_plan,
 )
-from hf_domain.training.pretraining import load_delta, load_masked_lm, prepare_new_rows
+from hf_domain.training.pretraining import train_masked_lm
 from hf_domain.training.pretraining_arguments import PretrainingArguments, check_files, check_options
 from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, write_card
 from hf_domain.training.run_files import METRICS
@@ -247,28 +244,17 @@ def make_model_args(step: StrategyStep, args: DistillationArguments) -> Pretrain
     )
 
 
-def train_masked_lm(
+def continue_pretraining(
     step: StrategyStep, args: DistillationArguments, data_args: CorpusArguments, training_args: TrainingArguments
 ) -> None:
     """Continue the pre-training of teacher or student on the domain by masked LM."""
     model_args = make_model_args(step, args)
-    check_options(model_args, data_args, training_args)
-    delta = load_delta(model_args)
-    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
-    model = load_masked_lm(model_args, tokenizer, delta)
-    collator = make_collator(tokenizer, data_args, training_args)
-    trainer = make_trainer(
-        model, tokenizer, collator, model_args, data_args, training_args, partial(MaskedLMTrainer, masking=collator)
-    )
-    prepare_new_rows(trainer, delta, model_args)
-    evaluate_start(trainer)
-    run_training(trainer)
-    if training_args.do_eval:
-        evaluate_masked_lm(trainer)
+    trainer, _ = train_masked_lm(model_args, data_args, PassageArguments(), training_args)
     if step.model == args.model_name_or_path:
         write_card(trainer, "fill-mask", model_args, data_args)
     else:
-        write_card(trainer, "fill-mask", args, data_args, student=describe_student(model, step, args))
+        student = describe_student(trainer.model, step, args)  # type: ignore[arg-type]
+        write_card(trainer, "fill-mask", args, data_args, student=student)
 
 
 def describe_student(student: PreTrainedModel, step: StrategyStep, args: DistillationArguments) -> str:
@@ -278,31 +264,6 @@ def describe_student(student: PreTrainedModel, step: StrategyStep, args: Distill
         f"A student of {{base_model}} with {count} {'layer' if count == 1 else 'layers'} and "
         f"{student.num_parameters():,} parameters, after the stage {Path(step.output_dir).name} of {args.strategy}."
     )
-
-
-def make_trainer(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    collator: Any,
-    model_args: ModelArguments,
-    data_args: CorpusArguments,
-    training_args: TrainingArguments,
-    trainer_class: Callable[..., Trainer],
-) -> Trainer:
-    """Load the text of a step and return a trainer for it."""
-    with training_args.main_process_first(desc="loading and tokenizing the corpus"):
-        examples, _ = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
-    check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
-    trainer = trainer_class(
-        model=model,
-        args=training_args,
-        train_dataset=examples["train"],
-        eval_dataset=examples["validation"] if training_args.do_eval else None,
-        processing_class=tokenizer,
-        data_collator=collator,
-    )
-    log_auxiliary_losses(trainer)
-    return trainer
 
 
 class DistillationTrainer(Trainer):
@@ -335,13 +296,23 @@ def distill(
     named = args.tokenizer_name if step.teacher == args.model_name_or_path else None
     check_same_vocabulary(tokenizer, AutoTokenizer.from_pretrained(named or step.teacher, **args.hub_options))
     model = DistillationModel(student, teacher, args.distillation_config)
-    collator = DataCollatorWithPadding(tokenizer)
     if training_args.ddp_find_unused_parameters is None:
         # MiniLM gives the parts above the last attention no gradient. Trainer does not let processes look for such
         # parts with gradient checkpointing, and they would then stop at the second step.
         training_args = copy.copy(training_args)
         training_args.ddp_find_unused_parameters = True
-    trainer = make_trainer(model, tokenizer, collator, model_args, data_args, training_args, DistillationTrainer)
+    with training_args.main_process_first(desc="loading and tokenizing the corpus"):
+        examples, _ = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
+    check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
+    trainer = DistillationTrainer(
+        model=model,  # type: ignore[arg-type]
+        args=training_args,
+        train_dataset=examples["train"],
+        eval_dataset=examples["validation"] if training_args.do_eval else None,
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+    )
+    log_auxiliary_losses(trainer)
     run_training(trainer)
     if training_args.do_eval:
         run_evaluation(trainer)
@@ -367,7 +338,7 @@ def run_strategy_step(
     if step.kind == "make":
         run_in_folder(make, step, args, training_args, free=UNREAD["make"])
     else:
-        train = train_masked_lm if step.kind == "adapt" else distill
+        train = continue_pretraining if step.kind == "adapt" else distill
         run_in_folder(train, step, args, data_args, training_args, free=UNREAD[step.kind])
     results = Path(step.output_dir, METRICS)
     return read_json(results) if results.is_file() else {}

@@ -9,11 +9,10 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from hf_domain.checks import check_weights
 from hf_domain.clusters import count_tasks, open_executor
-from hf_domain.data.corpora import load_corpus, read_texts, tokenize_corpus
+from hf_domain.data.corpora import read_texts
 from hf_domain.data.files import find_files
 from hf_domain.extras import explain_missing
 from hf_domain.methods import METHODS
-from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
 from hf_domain.methods.adalm.expand import identify_corpus
 from hf_domain.methods.new_embeddings import apply_delta
 from hf_domain.safe_io import write_folder
@@ -39,7 +38,7 @@ class ExpandedModelArguments:
     """The model to expand."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder with a masked-LM head, or only a tokenizer."})
-    embedding_init: Literal["pieces", "distill", "random", "mean", "none"] = field(
+    embedding_init: Literal["pieces", "random", "mean", "none"] = field(
         default="pieces", metadata={"help": "Start of new rows; none writes only the tokenizer and the delta."}
     )
 
@@ -83,7 +82,7 @@ class ExpansionArguments:
     min_exposures: float = field(
         default=5.0, metadata={"help": "Minimum expected occurrences of an entry in --training_tokens."}
     )
-    seed: int = field(default=42, metadata={"help": "Seed of --embedding_init random and distill."})
+    seed: int = field(default=42, metadata={"help": "Seed of --embedding_init random."})
 
 
 def expand_from_flags(
@@ -115,10 +114,7 @@ def expand_from_flags(
         if (init := model_args.embedding_init) != "none":
             model = AutoModelForMaskedLM.from_pretrained(model_args.model_name_or_path, trust_remote_code=False)
             check_weights(model, model_args.model_name_or_path)
-            apply_delta(model, delta, init="pieces" if init == "distill" else init)
-            if init == "distill":
-                corpus = load_corpus([*map(Path, data_args.train_file)], validation_split_percentage=0)
-                distill_new_rows(model, delta, tokenize_corpus(corpus, new_tokenizer)["train"], expansion_args.seed)
+            apply_delta(model, delta, init=init)
             model.save_pretrained(folder)
             write_card(folder, model_args, data_args, expansion_args, new_tokenizer.mask_token, delta, report)
         new_tokenizer.save_pretrained(folder)

@@ -21,11 +21,8 @@ from hf_domain.checks import check_weights
 from hf_domain.data.corpora import check_batch
 from hf_domain.data.masking import check_mask_token
 from hf_domain.methods import METHODS, find_methods
-from hf_domain.methods.adalm.distilled_embeddings import distill_new_rows
 from hf_domain.methods.frozen_weights import hold_frozen_weights
 from hf_domain.methods.new_embeddings import (
-    NewRowsFirst,
-    RowDistances,
     check_not_expanded,
     grow_tables,
     join_added_tokens,
@@ -43,9 +40,8 @@ from hf_domain.training.masked_lm_trainer import (
     start_new_head,
 )
 from hf_domain.training.method_rate import choose_method_rate, choose_pretraining_rate
-from hf_domain.training.out_of_memory import fit_to_memory
 from hf_domain.training.overrides import load_config
-from hf_domain.training.padding_free import remove_padding, separate_documents
+from hf_domain.training.padding_free import remove_padding
 from hf_domain.training.pretraining_arguments import PretrainingArguments, check_options
 from hf_domain.training.run import finish_run, limit_length, load_tokenizer, run_training
 from hf_domain.training.sentence_modules import keep_sentence_modules
@@ -68,7 +64,7 @@ def pretrain(
     general: Any = None,
     num_tokens: int | None = None,
     call: str | None = None,
-) -> "MaskedLMTrainer":
+) -> MaskedLMTrainer:
     """Train a method's model on a corpus, evaluate it, and save it with its card: `hf-domain mlm` and `adapt`.
 
     Args:
@@ -79,57 +75,59 @@ def pretrain(
     Returns:
         The trainer with the finished model.
     """
-    check_options(model_args, data_args, training_args)
-    if training_args.bf16 and training_args.device.type == "cuda":
-        logger.info("Training in bfloat16. --bf16 False trains in float32.")
     texts = {"corpus": corpus, "validation": validation, "general": general}
+    trainer, documents = train_masked_lm(
+        model_args, data_args, passage_args, training_args, **texts, num_tokens=num_tokens
+    )
+    if training_args.do_train and training_args.should_save:
+        keep_sentence_modules(model_args, Path(str(training_args.output_dir)))
+    train_texts = documents["train"] if isinstance(documents, DatasetDict) else None
+    count = None if train_texts is None else len(train_texts)
+    in_memory = None if corpus is None else train_texts
+    finish_run(trainer, "fill-mask", model_args, data_args, passage_args, count, call, in_memory)
+    return trainer
 
-    def train(args: TrainingArguments) -> "MaskedLMTrainer":
-        return pretrain_once(model_args, data_args, passage_args, args, **texts, num_tokens=num_tokens, call=call)
 
-    return fit_to_memory(train, training_args)
-
-
-def pretrain_once(
+def train_masked_lm(
     model_args: PretrainingArguments,
     data_args: CorpusArguments,
     passage_args: PassageArguments,
     training_args: TrainingArguments,
     *,
-    corpus: Any,
-    validation: Any,
-    general: Any,
-    num_tokens: int | None,
-    call: str | None,
-) -> "MaskedLMTrainer":
-    """Train with batches of the given size, see `pretrain`."""
+    num_tokens: int | None = None,
+    **texts: Any,
+) -> tuple[MaskedLMTrainer, Any]:
+    """Train and evaluate as `pretrain` does, and save the model without a card.
+
+    Args:
+        texts: `corpus`, `validation` and `general`.
+
+    Returns:
+        The trainer, and the documents of the corpus.
+    """
+    check_options(model_args, data_args, training_args)
     delta = load_delta(model_args)
-    # A recipe's length is the most that it takes.
-    tokenizer = load_tokenizer(model_args, None if model_args.recipe else data_args.max_seq_length)
+    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
     model = load_masked_lm(model_args, tokenizer, delta)
-    fit_training(model, tokenizer, model_args, data_args, training_args)
+    if training_args.learning_rate is None:
+        training_args.learning_rate = choose_pretraining_rate(model, METHODS[model_args.method])
     if num_tokens is not None:
         tokens = training_args.train_batch_size * training_args.gradient_accumulation_steps * data_args.max_seq_length
         training_args.max_steps = max(1, num_tokens // tokens)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
-    texts = (corpus, validation, general)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
-        examples, documents = load_examples(
-            *(data_args, model_args, training_args.do_eval, tokenizer, *texts), model_args.document_boundaries
-        )
+        examples, documents = load_examples(data_args, model_args, training_args.do_eval, tokenizer, **texts)
         if passages is not None:
             examples = passages.look_up_blocks(examples, data_args.preprocessing_num_workers)
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
-        is_packed = not (data_args.line_by_line or model_args.padding_free or model_args.document_boundaries)
-        has_equal_shapes = is_packed and passages is None
-        if isinstance(training_args, PretrainerArguments) and has_equal_shapes:
-            training_args.choose_compilation(count_passes(training_args, examples["train"]))
+    is_packed = not (data_args.line_by_line or model_args.padding_free)
+    if training_args.do_train and is_packed and passages is None and isinstance(training_args, PretrainerArguments):
+        training_args.choose_compilation(count_passes(training_args, examples["train"]))
     masking = collator = make_collator(tokenizer, data_args, training_args)
     if passages is not None:
         passages.fill_cache(examples, training_args, data_args.dask_scheduler)
         collator = passages.collate(masking)
-
     trainer = MaskedLMTrainer(
         model=model,
         args=training_args,
@@ -138,34 +136,33 @@ def pretrain_once(
         processing_class=tokenizer,
         data_collator=collator,
         masking=masking,
-        decay_mlm_probability=model_args.decay_mlm_probability,
-        trunk=model_args.resume_decay_from,
     )
-    method = METHODS[model_args.method]
-    # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it. The
-    # trainer has created the repository by now: one that cannot be created must not cost a training.
-    pushes, training_args.push_to_hub = training_args.push_to_hub, training_args.push_to_hub and not method.finish
     log_auxiliary_losses(trainer)
     start_new_head(trainer, model_args.head_first_steps)
-    prepare_new_rows(trainer, delta, model_args)
+    train_and_save(trainer, model_args, examples.get("general"))
+    return trainer, documents
+
+
+def train_and_save(trainer: MaskedLMTrainer, model_args: PretrainingArguments, general: Any) -> None:
+    """Train and evaluate as the run says, and save the model, an adapter in its finished form.
+
+    Args:
+        general: Examples of general text, or None.
+    """
+    args, method = trainer.args, METHODS[model_args.method]
+    # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it. The
+    # trainer has created the repository by now: one that cannot be created must not cost a training.
+    pushes, args.push_to_hub = args.push_to_hub, args.push_to_hub and not method.finish
     with hold_frozen_weights(trainer):
-        if training_args.do_train:
-            trainer.load_trunk()
+        if args.do_train:
             prepare_start(trainer, model_args)
-            evaluate_start(trainer, examples.get("general"))
+            evaluate_start(trainer, general)
             run_training(trainer)
-        if training_args.do_eval:
-            evaluate_masked_lm(trainer, examples.get("general"))
-    if method.finish and training_args.do_train and training_args.should_save:
-        trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), str(training_args.output_dir))
-    training_args.push_to_hub = pushes
-    train_texts = documents["train"] if isinstance(documents, DatasetDict) else None
-    count = None if train_texts is None else len(train_texts)
-    in_memory = None if corpus is None else train_texts
-    if training_args.do_train and training_args.should_save:
-        keep_sentence_modules(model_args, Path(str(training_args.output_dir)))
-    finish_run(trainer, "fill-mask", model_args, data_args, passage_args, count, call, in_memory)
-    return trainer
+        if args.do_eval:
+            evaluate_masked_lm(trainer, general)
+    if method.finish and args.do_train and args.should_save:
+        trainer.model = method.finish(trainer.accelerator.unwrap_model(trainer.model), str(args.output_dir))
+    args.push_to_hub = pushes
 
 
 def count_passes(args: TrainingArguments, examples: Any) -> int:
@@ -173,31 +170,6 @@ def count_passes(args: TrainingArguments, examples: Any) -> int:
     if args.max_steps > 0:
         return args.max_steps * args.gradient_accumulation_steps
     return int(args.num_train_epochs * len(examples)) // (args.train_batch_size * args.world_size)
-
-
-def fit_training(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    model_args: PretrainingArguments,
-    data_args: CorpusArguments,
-    training_args: TrainingArguments,
-) -> None:
-    """Let the encoder read whole documents, and choose what depends on it: the rate, and the length of a recipe."""
-    if model_args.document_boundaries:
-        try:
-            separate_documents(model)
-        except ValueError as error:
-            if model_args.recipe is None:
-                raise
-            model_args.document_boundaries = False
-            logger.info(f"Blocks have no boundaries between documents: {error}")
-        else:  # the attention mask numbers documents: its sum is no number of tokens
-            training_args.include_num_input_tokens_seen = "all"
-    if model_args.recipe is not None and tokenizer.model_max_length < data_args.max_seq_length:
-        data_args.max_seq_length = tokenizer.model_max_length
-        logger.info(f"Blocks have {data_args.max_seq_length:,} tokens, the encoder's limit")
-    if training_args.learning_rate is None:
-        training_args.learning_rate = choose_pretraining_rate(model, METHODS[model_args.method])
 
 
 def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
@@ -268,7 +240,7 @@ def load_weights(args: PretrainingArguments, config: Any) -> PreTrainedModel:
         ValueError: Weights have other shapes than the configuration says.
     """
     options: dict[str, Any] = {**args.hub_options}
-    if args.attn_implementation is not None and (args.recipe is None or supports(config, args.attn_implementation)):
+    if args.attn_implementation is not None:
         options["attn_implementation"] = args.attn_implementation
     with hide_load_report(), explain_pickles(args.model_name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
@@ -286,7 +258,7 @@ def load_weights(args: PretrainingArguments, config: Any) -> PreTrainedModel:
             "Use the config that was saved with the weights."
         )
     missing, method = set(info["missing_keys"]), METHODS[args.method]
-    if method.trains_stock_model and not method.trains_rows_apart:  # only then all of the head trains
+    if method.trains_stock_model and not method.finish:  # an adapter does not train all of the head
         missing -= mark_new_head(model, missing)
     report_new_weights(model, missing, is_head_new=False)
     return model
@@ -300,12 +272,6 @@ def mark_new_head(model: PreTrainedModel, missing: set[str]) -> set[str]:
         model.__dict__["new_head"] = weights
         return head
     return set()
-
-
-def supports(config: Any, attention: str) -> bool:
-    """Return whether a family has flash attention; all have the others."""
-    model_class = MODEL_FOR_MASKED_LM_MAPPING.get(type(config), None)
-    return not attention.startswith("flash") or getattr(model_class, "_supports_flash_attn", False)
 
 
 def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | None:
@@ -322,8 +288,7 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     A checkpoint of the method and a resumed run are already prepared.
     """
     method, train_args = METHODS[args.method], trainer.args
-    is_prepared = train_args.resume_from_checkpoint is not None or args.resume_decay_from is not None
-    if method.prepare is None or args.start == "paper" or is_prepared:
+    if method.prepare is None or args.start == "paper" or train_args.resume_from_checkpoint is not None:
         return
     if not method.is_built_around(load_config(args)[0].model_type):
         return
@@ -338,20 +303,3 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     # A resumed run skips this step, so it must not change the random state of training.
     with torch.random.fork_rng(devices), autocast_as_trained(train_args):
         method.prepare(model, ({name: value.to(model.device) for name, value in batch.items()} for batch in batches))
-
-
-def prepare_new_rows(trainer: Trainer, delta: VocabularyDelta | None, args: PretrainingArguments) -> None:
-    """Distill new rows and train them alone first, if the flags say so, and log how far they move."""
-    if delta is None or METHODS[args.method].trains_rows_apart:
-        return
-    model: Any = trainer.model
-    train_args = trainer.args
-    is_resumed = train_args.resume_from_checkpoint is not None or args.resume_decay_from is not None
-    if args.embedding_init == "distill" and train_args.do_train and not is_resumed:
-        model.to(train_args.device)
-        examples: Any = trainer.train_dataset
-        distill_new_rows(model, delta, examples, train_args.seed)
-    if args.embedding_init != "distill" or not is_resumed:  # where distilled rows started is not known any more
-        trainer.add_callback(RowDistances(delta, model))
-    if args.new_rows_first_steps:
-        trainer.add_callback(NewRowsFirst(delta, args.new_rows_first_steps))

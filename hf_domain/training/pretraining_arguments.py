@@ -5,16 +5,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from transformers import TrainingArguments
-from transformers.trainer_utils import SchedulerType
 
 from hf_domain.data.causal import check_causal
 from hf_domain.data.files import check_held_out, find_files
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.masked_lm_corpus import CorpusArguments, split_mix
-from hf_domain.training.masked_lm_trainer import read_trunk
 from hf_domain.training.overrides import load_config
-from hf_domain.training.recipes import TRAINING_RECIPES
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +28,6 @@ class PretrainingArguments(ModelArguments):
         },
     )
     expanded_vocabulary: str | None = field(default=None, metadata={"help": "Folder written by expand_vocab."})
-    embedding_init: Literal["pieces", "distill"] = field(
-        default="pieces",
-        metadata={"help": "Start new rows as the mean of their pieces, or distill them on the training text."},
-    )
-    new_rows_first_steps: int = field(
-        default=0, metadata={"help": "Train only the new rows for this many steps, then everything."}
-    )
     head_first_steps: int | None = field(
         default=None,
         metadata={"help": "Train only a head that the checkpoint lacks for this many steps. Default: a tenth of them."},
@@ -46,24 +36,6 @@ class PretrainingArguments(ModelArguments):
         default="float32", metadata={"help": "Data type of the weights; use --bf16 for mixed precision."}
     )
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
-    recipe: str | None = field(
-        default=None,
-        metadata={"help": "Published settings as defaults of the other flags.", "choices": [*TRAINING_RECIPES]},
-    )
-    document_boundaries: bool = field(
-        default=False, metadata={"help": "Pack whole documents into blocks, without attention between them."}
-    )
-    decay_mlm_probability: float | None = field(
-        default=None,
-        metadata={
-            "help": "Share of tokens to mask while a warmup_stable_decay schedule decays, and in evaluations. "
-            "Default: --mlm_probability."
-        },
-    )
-    resume_decay_from: str | None = field(
-        default=None,
-        metadata={"help": "A checkpoint of another run, before its decay: this run lets its rate decay, on this text."},
-    )
     attn_implementation: str | None = field(
         default=None, metadata={"help": "Attention: sdpa, eager or flash_attention_2. Default: transformers' choice."}
     )
@@ -100,8 +72,6 @@ def check_options(
         check_causal(load_config(model_args)[0].model_type)
     if data_args.objective == "clm" and model_args.padding_free:
         raise ValueError("--padding_free needs --objective mlm, but the objective is clm. Leave --padding_free out.")
-    check_packing(model_args, data_args)
-    check_trunk(model_args, training_args)
     if data_args.mix is not None:
         path, _ = split_mix(data_args.mix)
         names = ("validation_file", "general_validation_file")
@@ -113,7 +83,6 @@ def check_options(
             f"--push_to_hub must come with --do_train for --method {model_args.method}, which pushes what it trained. "
             "Add --do_train."
         )
-    check_new_rows(model_args, data_args)
     check_files(data_args, training_args.do_eval)
 
 
@@ -121,37 +90,6 @@ def check_files(data_args: CorpusArguments, do_eval: bool) -> None:
     """Raise a FileNotFoundError for a missing file that would be read only after the corpus is tokenized."""
     files = [*(data_args.general_validation_file or [])] if do_eval else []
     find_files([*files, split_mix(data_args.mix)[0]] if data_args.mix is not None else files)
-
-
-def check_packing(model_args: PretrainingArguments, data_args: CorpusArguments) -> None:
-    """Raise a ValueError if a flag excludes blocks of whole documents, or another share of masks in the decay."""
-    is_causal = data_args.objective == "clm"
-    if model_args.document_boundaries and (data_args.line_by_line or model_args.padding_free or is_causal):
-        raise ValueError(
-            "--document_boundaries must be used without --line_by_line, --padding_free and --objective clm, but one of "
-            "them is set. Leave it out, or set --document_boundaries false."
-        )
-    if model_args.decay_mlm_probability is not None and is_causal:
-        raise ValueError(
-            "--decay_mlm_probability, which a recipe sets, needs --objective mlm, but the objective is clm. Leave the "
-            "flag or the recipe out."
-        )
-
-
-def check_trunk(model_args: PretrainingArguments, training_args: TrainingArguments) -> None:
-    """Check the checkpoint whose rate decays, and take its rate and the schedule; see `check_options`."""
-    if (trunk := model_args.resume_decay_from) is None:
-        return
-    if training_args.fsdp or training_args.deepspeed or not training_args.do_train:
-        raise ValueError(
-            "--resume_decay_from needs --do_train and whole weights, but the run does not train, or shards them. Add "
-            "--do_train, and leave FSDP and DeepSpeed out."
-        )
-    state = read_trunk(trunk)
-    training_args.lr_scheduler_type = SchedulerType.WARMUP_STABLE_DECAY
-    training_args.warmup_steps = 0
-    if training_args.learning_rate is None:
-        training_args.learning_rate = state["param_groups"][0]["initial_lr"]
 
 
 def check_smoothing(model_args: PretrainingArguments, training_args: TrainingArguments) -> None:
@@ -193,21 +131,4 @@ def check_share(data_args: CorpusArguments, training_args: TrainingArguments) ->
         raise ValueError(
             f"--mlm_probability must mask at least one of the {tokens:,} tokens of a step, but {share:g} masks "
             f"{share * tokens:.1g} on average. Raise it, or use larger batches."
-        )
-
-
-def check_new_rows(model_args: PretrainingArguments, data_args: CorpusArguments) -> None:
-    """Check the flags of new embedding rows, see `check_options`."""
-    distills = model_args.embedding_init == "distill"
-    if not distills and not model_args.new_rows_first_steps:
-        return
-    flag = "--embedding_init distill" if distills else "--new_rows_first_steps"
-    if model_args.expanded_vocabulary is None:
-        raise ValueError(f"{flag} must come with --expanded_vocabulary. Add it, or leave {flag} out.")
-    if distills and data_args.streaming:
-        raise ValueError(f"{flag} needs the whole corpus, but --streaming reads it piece by piece. Leave one flag out.")
-    if METHODS[model_args.method].trains_rows_apart:
-        raise ValueError(
-            f"{flag} must be used with a method that trains the encoder, but {model_args.method} freezes it and "
-            "trains the new rows separately. Leave the flag out."
         )

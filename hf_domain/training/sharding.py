@@ -6,8 +6,6 @@ import torch
 from peft import PeftModel
 from transformers import Trainer
 
-from hf_domain.methods.new_embeddings import NewRowsFirst, RowDistances
-
 
 def prepare_sharding(trainer: Trainer) -> None:
     """Let accelerate shard any encoder with its masked-LM head; call before `trainer.train`.
@@ -20,15 +18,14 @@ def prepare_sharding(trainer: Trainer) -> None:
       Here the second name is removed while accelerate shards.
 
     Raises:
-        ValueError: The run trains an expanded vocabulary or an adapter, which need whole weights in each process.
+        ValueError: The run trains an adapter, which needs whole weights in each process.
     """
     from torch.distributed.fsdp import FSDPModule  # slow, and only sharded runs need it
 
-    counts_rows = any(isinstance(each, NewRowsFirst | RowDistances) for each in trainer.callback_handler.callbacks)
-    if counts_rows or isinstance(trainer.model, PeftModel):
+    if isinstance(trainer.model, PeftModel):
         raise ValueError(
-            "an expanded vocabulary and an adapter (lora, exbert_adapter) need whole weights in each process, but FSDP "
-            "shards them. Train with torchrun or examples/accelerate/ddp.yaml."
+            "an adapter (lora, exbert_adapter) needs whole weights in each process, but FSDP shards them. Train with "
+            "torchrun or examples/accelerate/ddp.yaml."
         )
     model: Any = trainer.model
     kept = getattr(model, "_no_split_modules", None) or ()

@@ -200,7 +200,8 @@ class Progress(ProgressCallback):
         if not state.is_world_process_zero:
             return
         examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        logger.info(f"Training on {args.device}: {state.max_steps:,} steps of {examples:,} examples")
+        precision = " in bfloat16" if args.bf16 else ""
+        logger.info(f"Training on {args.device}{precision}: {state.max_steps:,} steps of {examples:,} examples")
         if args.warmup_steps >= max(1, state.max_steps) and args.lr_scheduler_type != "constant":
             logger.warning(
                 f"the learning rate warms up for {args.warmup_steps:,.0f} steps, but training has only "

@@ -316,8 +316,6 @@ MLM = list_cases(
     ("--method lora --config_overrides rank=4", "config_overrides"),
     ("--expanded_vocabulary empty", "empty"),
     ("--expanded_vocabulary nowhere", "nowhere"),
-    ("--embedding_init distill", "embedding_init|expanded_vocabulary"),
-    ("--new_rows_first_steps 3", "new_rows_first_steps"),
     ("--resume_from_checkpoint nowhere", "nowhere"),
     ("--resume_from_checkpoint empty", "empty"),
     ("--output_dir classifier", "classifier|--overwrite_output_dir"),

@@ -3,9 +3,7 @@ import json
 from unittest.mock import patch
 
 import pytest
-import torch
 from dask_workers import start_workers
-from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
 from vocabulary_invariants import DOMAIN_TEXTS, make_wordpiece
 
@@ -68,19 +66,6 @@ def test_the_script_writes_a_checkpoint_and_a_report(checkpoint, tmp_path):
     run(checkpoint, again, *files, counts_file=counts, embedding_init="none")
     assert AutoTokenizer.from_pretrained(again).get_vocab() == tokenizer.get_vocab()
     assert not (again / "model.safetensors").exists()
-
-
-def test_distilled_rows(checkpoint, tmp_path):
-    """Other rows than the means of the pieces; everything else is the same."""
-    (tmp_path / "corpus.txt").write_text("\n".join(DOMAIN_TEXTS), encoding="utf-8")
-    for init in ("pieces", "distill"):
-        run(checkpoint, tmp_path / init, tmp_path / "corpus.txt", embedding_init=init)
-    means, distilled = (load_file(tmp_path / init / "model.safetensors") for init in ("pieces", "distill"))
-    size = VocabularyDelta.load(tmp_path / "distill").old_size
-    table = "bert.embeddings.word_embeddings.weight"
-    assert {name for name in means if not torch.equal(means[name], distilled[name])} == {table}
-    assert torch.equal(means[table][:size], distilled[table][:size])
-    assert (means[table][size:] != distilled[table][size:]).any(1).all()
 
 
 @pytest.mark.distributed

@@ -180,40 +180,6 @@ def test_expanded_vocabulary(run, method, expanded, encoder, tmp_path):
         torch.testing.assert_close(table[row], table[pieces].mean(0))
 
 
-def test_new_rows_first(run, expanded, encoder, tmp_path):
-    before = load_file(encoder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
-    run(expanded_vocabulary=expanded, new_rows_first_steps=4)
-    after = load_file(tmp_path / "output" / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
-    assert torch.equal(after[: len(before)], before)
-    distances = json.loads((tmp_path / "output" / "row_distances.json").read_text())
-    assert distances["old_rows"] == 0 < distances["new_rows"]
-    assert (tmp_path / "output" / "row_distances.png").stat().st_size > 1000
-    with pytest.raises(ValueError, match="--new_rows_first_steps must come with"):
-        run("other", new_rows_first_steps=4)
-    for method in ("lora", "exbert", "exbert_adapter"):
-        with pytest.raises(ValueError, match=f"trains the encoder, but {method} freezes"):
-            run("other", method=method, expanded_vocabulary=expanded, new_rows_first_steps=4)
-
-
-def test_new_rows_are_distilled(run, expanded, tmp_path):
-    delta = VocabularyDelta.load(expanded)
-    starts = {}
-    for init in ("pieces", "distill"):
-        # At a rate of next to nothing what is saved is the start.
-        run(init, expanded_vocabulary=expanded, embedding_init=init, learning_rate=1e-12)
-        starts[init] = load_file(tmp_path / init / "model.safetensors")
-    for name, tensor in starts["pieces"].items():
-        same = torch.isclose(tensor, starts["distill"][name], atol=1e-6)
-        if name == "bert.embeddings.word_embeddings.weight":
-            assert same[: delta.old_size].all() and not same[delta.old_size :].all()
-        else:
-            assert same.all(), name
-    with pytest.raises(ValueError, match="--embedding_init distill must come with --expanded_vocabulary"):
-        run("other", embedding_init="distill")
-    with pytest.raises(ValueError, match=r"distill must be used with a method that trains the encoder, but exbert"):
-        run("other", method="exbert", expanded_vocabulary=expanded, embedding_init="distill")
-
-
 def test_vocabulary_is_expanded_once(run, expanded, tmp_path):
     """A second time would set the rows that were trained back to the means of their pieces."""
     run("first", expanded_vocabulary=expanded)

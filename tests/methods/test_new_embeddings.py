@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -8,7 +6,6 @@ from families import make_family
 from method_models import make_exbert, make_gmap, make_rada
 from tiny_models import VOCAB_SIZE
 from tiny_tokenizers import make_tokenizer
-from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -23,8 +20,6 @@ from transformers import (
     ModernBertForMaskedLM,
     RobertaConfig,
     RobertaForMaskedLM,
-    Trainer,
-    TrainingArguments,
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
@@ -32,12 +27,9 @@ from vocabulary_invariants import DOMAIN_TEXTS
 
 from hf_domain import GMapForSequenceClassification
 from hf_domain.methods.new_embeddings import (
-    NewRowsFirst,
-    RowDistances,
     apply_delta,
     check_not_expanded,
     grow_tables,
-    measure_row_distances,
 )
 from hf_domain.tokenization import VocabularyDelta, expand_vocabulary, trim_vocabulary
 
@@ -153,93 +145,6 @@ def test_a_table_of_another_tokenizer_is_refused(rows):
 def test_an_unknown_init_is_refused():
     with pytest.raises(ValueError, match="`init`"):
         apply_delta(make_model(), DELTA, init="zeros")
-
-
-class Examples(Dataset):
-    """Random tokens, old and new, each its own label."""
-
-    def __init__(self):
-        self.ids = torch.randint(0, DELTA.new_size, (32, 8), generator=torch.Generator().manual_seed(0))
-
-    def __len__(self):
-        return len(self.ids)
-
-    def __getitem__(self, index):
-        return {"input_ids": self.ids[index], "labels": self.ids[index]}
-
-
-def train(model, tmp_path, callback):
-    arguments = TrainingArguments(
-        tmp_path,
-        max_steps=3,
-        learning_rate=1e-2,
-        weight_decay=0.1,
-        gradient_accumulation_steps=2,
-        per_device_train_batch_size=4,
-        report_to=[],
-        use_cpu=True,
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model, arguments, train_dataset=Examples(), callbacks=[callback])
-    trainer.train()
-    return trainer
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_new_rows_train_alone_at_first(tied, tmp_path):
-    model = make_model(tied=tied)
-    apply_delta(model, DELTA)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    trainer = train(model, tmp_path, NewRowsFirst(DELTA, 3))
-    tables = {id(table) for table in (model.get_input_embeddings().weight, model.get_output_embeddings().weight)}
-    tables.add(id(model.get_output_embeddings().bias))
-    for name, parameter in model.named_parameters():
-        if id(parameter) in tables:
-            assert torch.equal(parameter[:SIZE], before[name][:SIZE]), name
-            assert not torch.isclose(parameter[SIZE:], before[name][SIZE:]).any(), name
-        else:
-            assert torch.equal(parameter, before[name]), name
-    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.1, 0.0}
-
-
-def test_everything_trains_after_the_warm_up(tmp_path):
-    model = make_model()
-    apply_delta(model, DELTA)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    train(model, tmp_path, NewRowsFirst(DELTA, 2))  # the third step is the first of everything
-    for name, parameter in model.named_parameters():
-        assert not torch.equal(parameter, before[name]), name
-    words = "bert.embeddings.word_embeddings.weight"
-    assert not torch.equal(model.get_parameter(words)[:SIZE], before[words][:SIZE])
-
-
-def test_row_distances_are_those_of_old_and_new_rows():
-    before = torch.zeros(48, 2)
-    after = before.clone()
-    after[3] = torch.tensor([3.0, 4.0])
-    after[SIZE + 1] = torch.tensor([6.0, 8.0])
-    after[DELTA.new_size] = 100.0  # padding
-    old, new = measure_row_distances(before, after, DELTA)
-    assert old.shape == (SIZE,) and old[3] == 5 and old.sum() == 5
-    assert new.tolist() == [0, 10, 0, 0]
-
-
-def test_row_distances_of_a_training_are_written(tmp_path):
-    """Those of the embedding, and by one process."""
-    model = make_model(tied=False)
-    apply_delta(model, DELTA)
-    before = read_tables(model)[0]
-    callback = RowDistances(DELTA, model)
-    trainer = train(model, tmp_path, callback)
-    moved = (read_tables(model)[0] - before).square().sum(1).sqrt()
-    expected = {"old_rows": moved[:SIZE].mean().item(), "new_rows": moved[SIZE:].mean().item(), "steps": 3}
-    assert json.loads((tmp_path / "row_distances.json").read_text()) == pytest.approx(expected)
-    assert (tmp_path / "row_distances.png").read_bytes().startswith(b"\x89PNG")
-    (tmp_path / "row_distances.json").unlink()
-    trainer.state.is_world_process_zero = False
-    callback.on_train_end(trainer.args, trainer.state, trainer.control, model=model)
-    assert not (tmp_path / "row_distances.json").exists()
 
 
 def test_biases_follow_the_frequency_of_entries():

@@ -26,7 +26,6 @@ from without_noise import remove_noise
 from hf_domain.datastore import build_datastore
 from hf_domain.examples import run_classification, run_distill, run_mlm, run_ner, run_qa
 from hf_domain.methods.lora import add_lora
-from hf_domain.methods.new_embeddings import NewRowsFirst
 from hf_domain.tokenization import count_shard, expand_vocabulary
 from hf_domain.training.sharding import prepare_sharding
 
@@ -100,8 +99,6 @@ def list_options(tmp_path, encoder, method):
         options["expanded_vocabulary"] = tmp_path / "expanded"
         tokenizer.save_pretrained(tmp_path / "expanded")
         delta.save(tmp_path / "expanded")
-    if method == "adalm":
-        options["new_rows_first_steps"] = 2
     if method == "varmae":
         options["start"] = "paper"  # the recommended one is measured on as many batches, whatever their size
     if method == "gmap":
@@ -131,20 +128,6 @@ def test_pretraining(method, train, make_options, tmp_path):
     check_equal_losses(one, two, "eval_loss", "general_loss", "start_loss", "start_general_loss")
 
 
-def test_the_recipe_with_a_decay(train, tmp_path):
-    """Blocks of whole documents, of which another share is masked while the rate decays."""
-    torch.manual_seed(0)
-    make_masked_lm("modernbert", dropout=0.0).save_pretrained(tmp_path / "modern")
-    make_bert_tokenizer().save_pretrained(tmp_path / "modern")
-    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES[:4] * 60), encoding="utf-8")
-    options = {"model_name_or_path": tmp_path / "modern", "train_file": tmp_path / "corpus.txt", "do_train": "true"}
-    options |= {"recipe": "modernbert", "max_seq_length": 48, "max_steps": 6, "bf16": "false", "do_eval": "true"}
-    options["lr_scheduler_kwargs"] = '{"num_decay_steps": 3}'
-    one, two = (train(run_mlm, processes, 8, **options) for processes in (1, 2))
-    check_equal(one, two, 6)
-    check_equal_losses(one, two, "eval_loss", "start_loss")
-
-
 def check_equal_losses(one, two, *names):
     """Compare the held-out losses."""
     results = [
@@ -162,7 +145,7 @@ def read_sharding():
     return {name.upper(): str(value) for name, value in config.fsdp_config.items()} | {"ACCELERATE_USE_FSDP": "true"}
 
 
-REFUSED = ["adalm", "lora", "exbert_adapter"]  # need whole weights
+REFUSED = ["lora", "exbert_adapter"]  # need whole weights
 SHARDED = [method for method in METHODS if method not in REFUSED]
 
 
@@ -176,11 +159,8 @@ def test_sharded_pretraining(method, train, make_options):
 
 
 def test_what_needs_whole_weights_is_refused():
-    encoder, lora = make_masked_lm("bert"), add_lora(make_masked_lm("bert"))
-    for model, callbacks in ((encoder, [NewRowsFirst(None, 2)]), (lora, [])):
-        trainer = SimpleNamespace(model=model, callback_handler=SimpleNamespace(callbacks=callbacks))
-        with pytest.raises(ValueError, match=r"need whole weights in each process.* Train with torchrun"):
-            prepare_sharding(trainer)
+    with pytest.raises(ValueError, match=r"needs whole weights in each process.* Train with torchrun"):
+        prepare_sharding(SimpleNamespace(model=add_lora(make_masked_lm("bert"))))
 
 
 @sample("minilm", all_names=["minilm", "minilmv2"])
