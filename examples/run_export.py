@@ -50,10 +50,10 @@ def run(args: ExportArguments) -> None:
     hub_options["trust_remote_code"] = args.trust_remote_code
     model, tokenizer = load_trained(args.model_name_or_path, args.tokenizer_name, args.head, **hub_options)
     report = export_model(model, tokenizer, args.output_dir, max_seq_length=args.max_seq_length)
-    print(f"{report.model}, {report.parameters:,} parameters, {report.max_length} tokens -> {args.output_dir}")
-    for name, size in report.file_bytes.items():
+    print(f"{report['model']}, {report['parameters']:,} parameters, {report['max_length']} tokens -> {args.output_dir}")
+    for name, size in report["file_bytes"].items():
         print(f"{name}: {size / 1e6:.1f} MB")
-    print(f"Outputs within {max(report.differences.values()):.1g} of the model's")
+    print(f"Outputs within {max(report['differences'].values()):.1g} of the model's")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ free, writes the layout that ONNX loaders expect, and never writes a program who
 
 import copy
 import inspect
-import math
-from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from packaging.version import Version
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_domain.checks import check_weights
+from hf_domain.data.corpora import check_length
 from hf_domain.extras import require
 from hf_domain.methods.rada.passages import count_positions
 from hf_domain.modeling.backbone import BackbonePreTrainedModel, find_encoder, get_native_config
@@ -38,8 +37,9 @@ EXPORTING = Version("5.23")
 PROGRAM = "onnx/model.onnx"
 # Everything in a folder that was made from an exported model, such as a program in int8.
 PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data")
-# Fields of a configuration that decide what is predicted from the outputs.
-DECIDING = ("label_thresholds", "version_2_with_negative", "null_score_diff_threshold")
+# Fields of a configuration that name the labels, and that decide what is predicted from the outputs.
+FIELDS = ("id2label", "label2id", "problem_type")
+FIELDS += ("label_thresholds", "version_2_with_negative", "null_score_diff_threshold")
 # The end of an architecture's name, by head.
 HEADS = {
     "encoder": "Model",
@@ -50,25 +50,6 @@ HEADS = {
 }
 ONE_FILE = 2**31 - 2**20
 """Bytes of weights that fit into one ONNX file; protobuf allows 2 GiB."""
-
-
-@dataclass(frozen=True)
-class ExportReport:
-    """The facts about an export.
-
-    Args:
-        model: Class of the exported model.
-        parameters: Number of parameters of the model.
-        max_length: Number of tokens of the longest text in the check.
-        file_bytes: Size of the program and of its weights, if they have a file of their own.
-        differences: Largest absolute difference of any output from the model's, in float32, by "batch x length".
-    """
-
-    model: str
-    parameters: int
-    max_length: int
-    file_bytes: dict[str, int]
-    differences: dict[str, float]
 
 
 def check_exportable(model: PreTrainedModel) -> None:
@@ -151,7 +132,7 @@ def export_model(
     output_dir: str | Path,
     *,
     max_seq_length: int | None = None,
-) -> ExportReport:
+) -> dict[str, Any]:
     """Export a model with free batch size and length, check it against the model, and save it with its tokenizer.
 
     `onnxruntime`, transformers.js, optimum and sentence-transformers load the folder. For one of our models, it has the
@@ -163,6 +144,11 @@ def export_model(
         output_dir: Folder for `onnx/model.onnx`, the configuration, the tokenizer and `export_report.json`.
         max_seq_length: Number of tokens of the longest text to serve. Default: the encoder's limit.
 
+    Returns:
+        The content of `export_report.json`: the class of the `model`, its number of `parameters`, `max_length`, the
+        number of tokens of the longest text, `file_bytes` of the program, and `differences`, the largest absolute
+        difference of any output from the model's, in float32, by "batch x length".
+
     Raises:
         ValueError: The model cannot be exported, packages are missing, or the outputs of the export differ.
     """
@@ -173,7 +159,12 @@ def export_model(
     check_place(Path(output_dir))
     from transformers import exporters
 
-    tokenizer = limit_length(tokenizer, model, max_seq_length)
+    tokenizer = copy.deepcopy(tokenizer)
+    positions = count_positions(model) or get_native_config(model.config).max_position_embeddings
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
+    if max_seq_length is not None:
+        check_length(tokenizer, max_seq_length)
+        tokenizer.model_max_length = max_seq_length
     max_length = tokenizer.model_max_length
     model.eval()
     model.config.output_attentions = False
@@ -184,54 +175,29 @@ def export_model(
     config = exporters.OnnxConfig(dynamic=True, dynamic_shapes=axes)
     exported = exporters.OnnxExporter().export(model, sample, config)
 
-    differences: dict[str, float] = {}
-    for shape in (*SHAPES, (1, max_length)):
-        inputs = make_inputs(model, tokenizer, shape)
-        differences[f"{shape[0]} x {shape[1]}"] = measure_difference(model, exported, inputs)
-    if not all(map(math.isfinite, differences.values())):
+    differences = {
+        f"{shape[0]} x {shape[1]}": measure_difference(model, exported, make_inputs(model, tokenizer, shape))
+        for shape in (*SHAPES, (1, max_length))
+    }
+    if not all(difference <= TOLERANCE for difference in differences.values()):  # nan is no difference that is small
         raise ValueError(
-            f"the outputs of model and export must be finite, but differ by {differences}; nothing was written. "
-            "Look for NaN in the weights of the model."
-        )
-    if (largest := max(differences.values())) > TOLERANCE:
-        raise ValueError(
-            f"the export must compute the model's outputs, but differs by up to {largest:.2g} ({differences}); "
-            "nothing was written. Try another version of torch or transformers."
+            f"the export must compute the model's outputs, but they differ by {differences}; nothing was written. Look "
+            "for NaN in the weights of the model, or try another version of torch or transformers."
         )
     # Delete the programs of an earlier export: the report describes only the new one.
     with write_folder(output_dir, replaced=PROGRAMS) as folder:
         save_program(exported.program, folder / PROGRAM)
         make_loader_config(model).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        report = ExportReport(
-            model=type(model).__name__,
-            parameters=model.num_parameters(),
-            max_length=max_length,
-            file_bytes={str(file.relative_to(folder)): file.stat().st_size for file in list_programs(folder)},
-            differences=differences,
-        )
-        write_json(folder / REPORT, asdict(report))
+        report = {
+            "model": type(model).__name__,
+            "parameters": model.num_parameters(),
+            "max_length": max_length,
+            "file_bytes": {str(file.relative_to(folder)): file.stat().st_size for file in list_programs(folder)},
+            "differences": differences,
+        }
+        write_json(folder / REPORT, report)
     return report
-
-
-def limit_length(
-    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, max_seq_length: int | None
-) -> PreTrainedTokenizerBase:
-    """Return the tokenizer with the maximum length to serve, at which loaders truncate texts.
-
-    Raises:
-        ValueError: The length exceeds the encoder's limit.
-    """
-    positions = count_positions(model) or get_native_config(model.config).max_position_embeddings
-    limit = min(tokenizer.model_max_length, positions)
-    if max_seq_length is not None and not 3 <= max_seq_length <= limit:
-        raise ValueError(
-            f"max_seq_length must be from 3 (two special tokens and one of text) to {limit} (the encoder's limit), but "
-            f"is {max_seq_length}"
-        )
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.model_max_length = max_seq_length or limit
-    return tokenizer
 
 
 def make_loader_config(model: PreTrainedModel) -> PreTrainedConfig:
@@ -245,7 +211,7 @@ def make_loader_config(model: PreTrainedModel) -> PreTrainedConfig:
     head = type(model).__name__.partition("For")[2]
     family = type(find_encoder(model)).__name__.removesuffix("Model")
     config.architectures = [f"{family}For{head}" if head else f"{family}Model"]
-    for name in ("id2label", "label2id", "problem_type", *DECIDING):
+    for name in FIELDS:
         if hasattr(model.config, name):
             setattr(config, name, getattr(model.config, name))
     return config
@@ -265,9 +231,8 @@ def check_place(folder: Path) -> None:
     held = sorted(path.name for path in folder.glob("[!_.]*"))
     # A killed run may have left a program without its report; the next run replaces it.
     if held and REPORT not in held and not list_programs(folder):
-        listed = ", ".join(held[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise ValueError(
-            f"the output folder must be new or contain an earlier export, but {folder} has {listed}. Name another "
+            f"the output folder must be new or contain an earlier export, but {folder} has {held[0]}. Name another "
             "folder."
         )
 

@@ -89,9 +89,9 @@ def test_every_family_is_exported(family, tokenizer, tmp_path):
     if family in ("distilbert", "modernbert"):  # their tokenizers give no token types
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
     report = export_model(model, tokenizer, tmp_path)
-    assert max(report.differences.values()) < 1e-5
-    assert report.differences.keys() == {"1 x 7", "3 x 40", f"1 x {report.max_length}"}
-    assert report.max_length == (128 if "roberta" in family else 512)
+    assert max(report["differences"].values()) < 1e-5
+    assert report["differences"].keys() == {"1 x 7", "3 x 40", f"1 x {report['max_length']}"}
+    assert report["max_length"] == (128 if "roberta" in family else 512)
 
 
 @pytest.mark.compiled
@@ -116,7 +116,7 @@ def test_onnx_of_our_heads(make, family, tokenizer, tmp_path):
     model = make()
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     report = export_model(model, tokenizer, tmp_path, max_seq_length=48)
-    assert max(report.differences.values()) < 1e-5
+    assert max(report["differences"].values()) < 1e-5
     # The saved program, loaded again and run at a third shape, still equals the model.
     inputs = make_inputs(model, tokenizer, (5, 11))
     assert measure_difference(model, load(tmp_path / "onnx" / "model.onnx"), inputs) < 1e-5
@@ -138,15 +138,15 @@ def test_a_model_too_large_for_one_file(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "ONE_FILE", 1000)
     model = make_shallow("bert")
     report = export_model(model, tokenizer, tmp_path, max_seq_length=24)
-    assert report.file_bytes.keys() == {"onnx/model.onnx", "onnx/model.onnx_data"}
+    assert report["file_bytes"].keys() == {"onnx/model.onnx", "onnx/model.onnx_data"}
     inputs = make_inputs(model, tokenizer, (2, 9))
     assert measure_difference(model, load(tmp_path / "onnx" / "model.onnx"), inputs) < 1e-5
 
 
-@pytest.mark.parametrize(("change", "message"), [(0.5, r"differs by up to 0\.5"), (float("nan"), "must be finite")])
+@pytest.mark.parametrize("change", [0.5, float("nan")])
 @needs_exporters
 @needs_onnx
-def test_wrong_export_is_not_written(tokenizer, tmp_path, monkeypatch, change, message):
+def test_wrong_export_is_not_written(tokenizer, tmp_path, monkeypatch, change):
     from transformers.exporters import OnnxExporter
 
     def export(self, model, *options):
@@ -155,7 +155,7 @@ def test_wrong_export_is_not_written(tokenizer, tmp_path, monkeypatch, change, m
 
     monkeypatch.setattr(OnnxExporter, "export", export)
     model = AutoModelForQuestionAnswering.from_config(make_config("bert"))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"must compute the model's outputs, but they differ by .*{change}"):
         export_model(model, tokenizer, tmp_path / "output")
     assert not (tmp_path / "output").exists()
 
@@ -244,7 +244,7 @@ def test_options_are_checked(tokenizer, tmp_path):
     model = make_masked_lm("bert")
     with pytest.raises(ValueError, match=r"must have float32 weights, but has torch\.float16\. Load it"):
         export_model(make_masked_lm("bert").half(), tokenizer, tmp_path)
-    with pytest.raises(ValueError, match=r"max_seq_length must be from 3 .* to 512 .*, but is 513"):
+    with pytest.raises(ValueError, match=r"max_seq_length must be at most 512, .* but is 513"):
         export_model(model, tokenizer, tmp_path, max_seq_length=513)
 
 
@@ -301,7 +301,7 @@ def test_int8_as_the_guide_makes_it(tmp_path, monkeypatch, tokenizer):
     int8.parent.mkdir(parents=True)
     int8.write_bytes(b"made from an export before")
     report = export_model(model, tokenizer, "classifier-onnx")
-    assert not int8.exists() and report.file_bytes == {"onnx/model.onnx": float32.stat().st_size}
+    assert not int8.exists() and report["file_bytes"] == {"onnx/model.onnx": float32.stat().st_size}
 
     guide = (ROOT / "docs" / "guides" / "distill_and_export.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)

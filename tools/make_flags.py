@@ -38,7 +38,7 @@ PURPOSES = {
     "Task": "do_regression multi_label class_weights nearest_vote labeled_file negative_labels version_2_with_negative",
     "Training": "do_train do_eval do_predict learning_rate num_train_epochs per_device_train_batch_size "
     "seed bf16 train_top_layers early_stopping_patience padding_free",
-    "Output": "output_dir dry_run output_file export push_to_hub",
+    "Output": "output_dir dry_run output_file push_to_hub",
 }
 SELDOM = (
     "config_name tokenizer_name cache_dir model_revision token ignore_mismatched_sizes memory_revision dtype",

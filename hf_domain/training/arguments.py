@@ -93,7 +93,6 @@ class FineTuningArguments(ModelArguments):
             "help": "Stop after this many evaluations (epochs) without a better score, and keep the best weights."
         },
     )
-    export: bool = field(default=False, metadata={"help": "Export the trained model to output_dir/exported, as ONNX."})
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
 
 

@@ -24,7 +24,6 @@ from hf_domain.training.arguments import (
     check_best_metric,
     parse_arguments,
 )
-from hf_domain.training.exporting import check_export
 from hf_domain.training.memory_reader import load_memory_reader
 from hf_domain.training.run import (
     finish_run,
@@ -62,7 +61,6 @@ def fine_tune_from_flags(kind: type[TaskKind], description: str | None) -> None:
     """
     arguments = parse_arguments(*list_arguments(kind), description=description)
     start_run(arguments[-1], arguments[0].verbose)
-    check_export(arguments[0], arguments[1], arguments[-1])
     run_in_folder(partial(run_fine_tuning, kind), *arguments)
 
 

@@ -31,12 +31,11 @@ from hf_domain.hub import check_memory_reference, commit_files, is_hub_id, retry
 from hf_domain.methods.rada.passages import count_positions
 from hf_domain.safe_io import UNFINISHED, begin_writing, end_writing, read_json, write_text
 from hf_domain.tasks.baseline import BETTER, warn_if_unlearned
-from hf_domain.training.arguments import FineTuningArguments, ModelArguments
+from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.callbacks import Annealing, PushCodeCallback, StepTimer
 from hf_domain.training.cards import make_run_card
 from hf_domain.training.device import warn_of_slow_bfloat16
 from hf_domain.training.early_stopping import PATIENCE, LearnedStop, check_often, describe_stop, stop_early
-from hf_domain.training.exporting import export_trained
 from hf_domain.training.method_rate import use_method_rate
 from hf_domain.training.run_files import START_RESULTS, STATE
 from hf_domain.training.run_folder import MADE, drop_checkpoint
@@ -333,7 +332,7 @@ def finish_run(
     call: str | None = None,
     texts: Dataset | None = None,
 ) -> None:
-    """Write the card, push with `--push_to_hub`, export with `--export`, and log where all is and what to run next.
+    """Write the card, push with `--push_to_hub`, and log where all is and what to run next.
 
     Args:
         task: Pipeline tag of the Hub.
@@ -345,8 +344,6 @@ def finish_run(
     if trainer.is_world_process_zero() and call is None:
         repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
         command = suggest_command(task, str(trainer.args.output_dir), data_args, passage_args)
-        if isinstance(model_args, FineTuningArguments) and model_args.export:
-            logger.info(export_trained(Path(str(trainer.args.output_dir)), task, model_args))
         log_end(trainer.args, repository, command)
 
 

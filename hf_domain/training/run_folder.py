@@ -45,8 +45,6 @@ MADE = (
     "predict*.txt",
     "model.onnx*",
     "model.pt2",
-    "exported/*",  # of an earlier model
-    "exported/onnx/*",
 )
 # What --overwrite_output_dir deletes first, because the new run may not write it: it would pass for its result.
 RESULTS = ("*_results.json", LABELS, TAGS, VALIDATED, *(f"{split}_{name}" for split in ("eval", "predict")

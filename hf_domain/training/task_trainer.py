@@ -16,7 +16,6 @@ from hf_domain.checks import check_weights
 from hf_domain.data.columns import name_example
 from hf_domain.data.corpora import check_known
 from hf_domain.data.files import check_held_out, load_files, load_named, locate_row
-from hf_domain.export import check_exportable
 from hf_domain.methods import METHODS
 from hf_domain.methods.new_embeddings import grow_tables, join_added_tokens
 from hf_domain.methods.rada.collator import PASSAGE_COLUMNS, DataCollatorWithPassages
@@ -386,10 +385,6 @@ def load_task_model(
         grow_tables(model, delta)
     match_tokenizer(tokenizer, model)
     check_weights(model, name)
-    if model_args.export:
-        if hasattr(model.config, "nearest_vote"):
-            model.config.nearest_vote = None  # of an earlier training, which this one replaces
-        check_exportable(model)
     choose_start(model, new_weights, model_args.head_initializer_range)
     choose_method_rate(model, model_args)
     if model_args.padding_free:

@@ -154,8 +154,6 @@ def test_the_nearest_texts_vote_where_the_model_has_learned_nothing(tmp_path, fi
     assert f"hf-domain predict {tmp_path / 'mixed'} texts.jsonl --labeled_file {flags['train_file']}" in caplog.text
     labels = predict(tmp_path / "mixed", texts, labeled_texts=flags["train_file"])["prediction"]
     assert labels[:] == [row["label"] for row in make_rows(9, lambda topic, rng: topic)]
-    with pytest.raises(ValueError, match="--export needs a model that predicts alone"):
-        run("exported", **flags, nearest_vote=True, export=True)
 
     again = flags | {"model_name_or_path": tmp_path / "mixed", "do_train": False}
     assert run("again", **again, nearest_vote=True)["predict_accuracy"] == 1
