@@ -6,7 +6,6 @@
     python examples/compare.py plan.yaml --dask_scheduler tcp://host:8786  # on the workers of a Dask cluster
     python examples/compare.py plan.yaml --num_seeds 6  # more seeds than the plan has, for a surer answer
     python examples/compare.py plan.yaml --report_only  # write the report from the existing results
-    python examples/compare.py plan.yaml --train_best   # then train the recommended row on all labeled examples
 
 A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: [dapt, varmae]`, `budget`. A full one:
 
@@ -46,7 +45,6 @@ from pathlib import Path
 from hf_domain.comparison.decision import answer
 from hf_domain.comparison.plan import add_seeds
 from hf_domain.comparison.prepare import load_plan
-from hf_domain.comparison.publish import train_best
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.rows import ROWS
 from hf_domain.comparison.run import describe_work, gather_results, run_comparison
@@ -65,8 +63,6 @@ def main() -> None:
     about = "count the missing steps, and tell which differences the plan can see, without running them"
     mode.add_argument("--dry_run", **switch, help=about)
     mode.add_argument("--report_only", **switch, help="write the report from the existing results")
-    about = "after the comparison: fine-tune the recommended row on training and validation examples of each task"
-    mode.add_argument("--train_best", **switch, help=about)
     args = parser.parse_args()
     if wrong := find_wrong_values(vars(args)):
         parser.error(". ".join(wrong))
@@ -76,10 +72,6 @@ def main() -> None:
         add_seeds(plan, args.num_seeds)
     if args.dry_run:
         print(describe_work(plan, output_dir))
-        return
-    if args.train_best:
-        for task, folder in train_best(plan, output_dir, None, args.num_processes, args.dask_scheduler).items():
-            print(f"The model for {task}: {folder}")
         return
     if args.report_only:
         gather_results(plan, output_dir)

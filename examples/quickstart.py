@@ -8,7 +8,7 @@ r"""Adapt an encoder to your text in minutes, find out what pays, and get a mode
 `--task` is one table with a text column and a label column, which is split here, or a folder with train, validation and
 test .jsonl. Without `--corpus`, the texts of the task are the corpus. The script measures samples as `hf-domain advise`
 does, writes a plan that fits into `--minutes`, and runs it as `hf-domain compare` does. It ends with the report, and
-with the best model in a folder for the Hub. Repeat the command to resume a killed run.
+with the best model, and the command that publishes it. Repeat the command to resume a killed run.
 """
 
 import time
@@ -21,8 +21,8 @@ import transformers
 from hf_domain.advice import advise
 from hf_domain.comparison.decision import answer
 from hf_domain.comparison.prepare import load_plan, split_table
-from hf_domain.comparison.publish import publish_best
 from hf_domain.comparison.report import write_report
+from hf_domain.comparison.results import find_winner
 from hf_domain.comparison.run import count_workers, run_comparison
 from hf_domain.data.objects import find_file
 from hf_domain.safe_io import read_json, remove_unfinished, write_json
@@ -87,13 +87,13 @@ def main() -> None:
     report = write_report(folder / "plan")
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")
-    model = folder / "hub"
-    publish_best(folder / "plan", model)
     minutes = (time.perf_counter() - started) / 60
     print((folder / "plan" / "report.md").read_text(encoding="utf-8"))
     print(*answer(report), sep="\n")  # repeated, because a terminal shows the end of a long report
     print(f"The report: {folder / 'plan' / 'report.html'}")
-    print(f"The best model, ready for the Hub: {model} (hf upload <user>/<name> {model})")
+    (task,) = plan.tasks
+    print(f"The best model: {find_winner(folder / 'plan')}. Publish it:")
+    print(f"hf-domain publish --comparison {folder / 'plan'} --task {task} --repo_id <user>/<name>")
     print(f"{minutes:.1f} minutes in total")
 
 

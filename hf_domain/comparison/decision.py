@@ -155,7 +155,7 @@ def decide(report: Report) -> list[str]:
         return []
     if not bets or reference is None:
         alone = f"Use {report.titles[chosen]}: no other row can be compared with it."
-        return [alone, *list_next_commands(report, chosen)]
+        return [alone, *list_next_commands(report)]
     now = "the encoder as it is" if reference == NO_ADAPTATION else report.titles[reference]
     best, surest = bets[0], max(bet.chance for bet in bets)
     if best.gain > 0 and best.chance >= SURE:
@@ -176,7 +176,7 @@ def decide(report: Report) -> list[str]:
             "run more seeds:",
             f"hf-domain compare {report.plan['path']} --num_seeds {more}",
         ]
-    return [*lines, *list_next_commands(report, chosen)]
+    return [*lines, *list_next_commands(report)]
 
 
 def format_chance(chance: float) -> str:
@@ -212,14 +212,11 @@ def describe_runner_up(report: Report, bets: list[Bet], reference: str) -> str:
     )
 
 
-def list_next_commands(report: Report, row: str) -> list[str]:
-    """Return the commands that use the best model, and that train the chosen row for good."""
-    plan, lines = report.plan, []
-    if report.models:
-        lines += ["Predict with the model that is best on validation:", f"hf-domain predict {plan['root']} new.jsonl"]
-    lines.append(f"Train {report.titles[row]} on all labeled examples, ready to publish:")
-    lines.append(f"hf-domain compare {plan['path']} --train_best")
-    return lines
+def list_next_commands(report: Report) -> list[str]:
+    """Return the command that uses the best model."""
+    if not report.models:
+        return []
+    return ["Predict with the model that is best on validation:", f"hf-domain predict {report.plan['root']} new.jsonl"]
 
 
 # ------------------------------------------------------------------------------------------------------------ limits

@@ -22,7 +22,7 @@ WEIGHTS = "*.safetensors"
 # What a comparison makes before its plan.json, and what a folder of published results holds.
 EARLY = {"data", "texts", "locks", "results", "steps"}
 # Kinds of steps in files of earlier versions.
-OLD_KINDS = {"probe": "timing", "evaluation": "held_out_loss", "tuning": "lr_trial", "best": "final"}
+OLD_KINDS = {"probe": "timing", "evaluation": "held_out_loss", "tuning": "lr_trial"}
 # Fields of steps in these files; this version reads the results of steps that left them empty.
 OLD_FIELDS = {*EMPTY_FIELDS, "rung", "labels"}
 
@@ -270,8 +270,6 @@ def drop_models(output_dir: Path, results: Mapping[str, Result], kept: set[str])
 def find_winner(output_dir: Path, task: str | None = None) -> Path:
     """Return the folder of a comparison's fine-tuned model with the best validation score.
 
-    A model that `--train_best` made of all labeled examples comes first.
-
     Args:
         task: The task; needed if the plan has several.
 
@@ -284,10 +282,9 @@ def find_winner(output_dir: Path, task: str | None = None) -> Path:
     if task not in models:
         raise ValueError(
             f"{output_dir} must hold a fine-tuned model of one task, but has {', '.join(models) or 'none'}. Name the "
-            f"folder of one: {output_dir}/best/TASK, or one of {output_dir}/steps."
+            f"folder of one in {output_dir}/steps."
         )
-    final = output_dir / "best" / task
-    return final if (final / "config.json").is_file() else output_dir / "steps" / models[task].step.id
+    return output_dir / "steps" / models[task].step.id
 
 
 def find_models(output_dir: Path, results: Mapping[str, Result]) -> dict[str, Result]:

@@ -72,7 +72,7 @@ PRELOADED = [
 # Kinds of steps that need no GPU.
 WITHOUT_GPU = ("vocabulary", "datastore")
 # Kinds of steps whose folder others read; of the rest they read the result alone.
-READ_BY_OTHERS = ("vocabulary", "datastore", "pretraining", "final")
+READ_BY_OTHERS = ("vocabulary", "datastore", "pretraining")
 # Beginnings of the metrics that a vote changes.
 OF_A_VOTE = ("eval_", "predict_", "label_thresholds", "nearest_vote")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
@@ -460,7 +460,7 @@ def has_output(step: Step, folder: Path) -> bool:
     """Return whether what others read of a step is whole in its folder; of most they read the result alone."""
     if step.kind not in READ_BY_OTHERS:
         return True
-    is_there = step.kind not in ("pretraining", "final") or any(folder.glob(WEIGHTS))
+    is_there = step.kind != "pretraining" or any(folder.glob(WEIGHTS))
     return is_there and read_attempt(folder).get("done", False)
 
 

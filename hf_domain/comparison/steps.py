@@ -58,7 +58,7 @@ COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
 # Fields that steps had in earlier versions, empty in all steps of this one. They stay in the digests, so that ids stay.
 EMPTY_FIELDS = {"budget": None, "train_fraction": None}
 
-Kind = Literal["vocabulary", "datastore", "timing", "pretraining", "held_out_loss", "lr_trial", "fine_tuning", "final"]
+Kind = Literal["vocabulary", "datastore", "timing", "pretraining", "held_out_loss", "lr_trial", "fine_tuning"]
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def test_the_best_bet_comes_first_with_its_chance_and_its_price(answer, tmp_path
     told = f"Use VarMAE: {bets[0].gain:+.1f} points, better than the encoder as it is with 99 % chance; 0 seconds."
     assert first == f"**{told}**"
     assert [bet.gain for bet in bets] == sorted([bet.gain for bet in bets], reverse=True)
-    assert "hf-domain compare plan.yaml --train_best" in "".join(rest)
+    assert "hf-domain predict plan new.jsonl" in "".join(rest)
     monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "plan.yaml"), "--report_only"])
     compare.main()  # the terminal ends with the same answer
     assert told in capsys.readouterr().out.split("The report: ")[1]

@@ -1,7 +1,6 @@
-"""What a published model shows of its comparison, and what a copy of it replaces."""
+"""What a published model shows of its comparison."""
 
 import re
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from tiny_models import make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
 from hf_domain.comparison import publish as publication
-from hf_domain.comparison.publish import complete_card, copy_model, describe_row, find_model, make_results, publish_best
+from hf_domain.comparison.publish import complete_card, describe_row, find_model, make_results
 from hf_domain.examples import publish as script
 from hf_domain.safe_io import read_json, write_json
 from hf_domain.training.cards import write_model_card
@@ -69,13 +68,11 @@ def test_card_of_an_encoder_shows_the_scores_of_its_own_model(compared):
         find_model(compared, method="adalm", corpus="pets")
 
 
-def test_card_of_the_best_model_of_a_task(compared, tmp_path):
+def test_card_of_the_best_model_of_a_task(compared):
     folder, results = find_model(compared, task="animals")
     assert "It has the best validation score of all runs, and a test score of" in results
-    publish_best(compared, tmp_path / "hub")
-    assert (tmp_path / "hub" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    assert "# encoder-animals\n" in (text := read_card(tmp_path / "hub").text) and results in text
-    assert 'model="encoder-animals"' in text and not (tmp_path / "hub" / "log.txt").exists()
+    complete_card(folder, name="you/animals", results=results)
+    assert "# you/animals\n" in (text := read_card(folder).text) and results in text and 'model="you/animals"' in text
     with pytest.raises(ValueError, match=r"--task must be .* kept, animals, entities, but is x. Set keep_models"):
         find_model(compared, task="x")
 
@@ -103,44 +100,6 @@ def test_facts_enter_the_card_and_the_rest_stays(tmp_path):
         assert card.content == expected.replace("## Training\n", "## Comparison\n\n| b |\n\n## Training\n")
     with pytest.raises(ValueError, match=r"but is 'Apache-2'. Did you mean apache-2.0\?"):
         complete_card(folder, license="Apache-2")
-
-
-def test_copy_replaces_only_a_copy(tmp_path):
-    model = save_model(tmp_path / "model")
-    complete_card(model, results="| a |")
-    (tmp_path / "hub").mkdir()
-    for _ in range(2):  # the second replaces the first
-        assert copy_model(model, tmp_path / "hub") == tmp_path / "hub"
-        assert (tmp_path / "hub" / "config.json").is_file()
-        (tmp_path / "hub" / "model-00002-of-00002.safetensors").touch()
-        (tmp_path / "hub" / "LICENSE").touch()
-    copy_model(model, tmp_path / "hub")
-    assert not (tmp_path / "hub" / "model-00002-of-00002.safetensors").exists()
-    assert (tmp_path / "hub" / "LICENSE").exists()
-    save_model(tmp_path / "other")
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "README.md").touch()
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for folder in ("other", "thesis", "thesis/README.md"):
-        with pytest.raises(ValueError, match=r"needs an empty folder, but .* holds something else"):
-            copy_model(model, tmp_path / folder)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-def test_killed_copy_does_not_block_its_folder(tmp_path, monkeypatch):
-    model = save_model(tmp_path / "model")
-    complete_card(model, results="| a |")
-
-    def kill(source, folder):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shutil, "copy", kill)
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a killed process leaves its folder
-        copy_model(model, tmp_path / "hub")
-    assert [path.name for path in (tmp_path / "hub").iterdir()] == ["_unfinished"]
-    copy_model(model, tmp_path / "hub")
-    assert not (tmp_path / "hub" / "_unfinished").exists()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +144,6 @@ def test_script_leaves_sentence_embeddings_to_their_library(tmp_path):
         ("pretraining", None, [42], "DAPT is this model."),
         ("pretraining", None, [42, 43], "one of the 2 encoders of DAPT, with the seed 43; the row has their"),
         ("fine_tuning", 51.24, [42], "is a run of DAPT. It has the best validation score of all runs, and a test"),
-        ("final", None, [42], "fine-tuned on all labeled examples, .* So it has no score of its own"),
     ],
 )
 def test_a_card_says_which_model_of_a_row_it_has(kind, score, seeds, sentence):

@@ -88,20 +88,3 @@ def test_folds_several_labels_and_early_stopping_of_real_runs(content, tmp_path,
         assert read_json(file)["metrics"]["epoch"] == 2  # at this rate the second epoch is no better
         config = read_json(tmp_path / "plan" / "steps" / file.stem / "config.json")
         assert config["problem_type"] == "multi_label_classification" and len(config["label_thresholds"]) == 3
-    check_best_model(path, monkeypatch)
-
-
-def check_best_model(plan, monkeypatch):
-    """The model for real is trained on the items of all folds for as long as was best, and has the mean thresholds."""
-    monkeypatch.setenv("HF_MODULES_CACHE", str(plan.parent / "modules"))
-    monkeypatch.setattr(sys, "argv", ["compare", str(plan), "--train_best"])
-    compare_script.main()
-    output_dir = plan.with_suffix("")
-    (file,) = output_dir.glob("results/no_adaptation-animals-best-*.json")
-    metrics, config = read_json(file)["metrics"], read_json(output_dir / "best" / "animals" / "config.json")
-    assert metrics["train_samples"] == 48 and metrics["epoch"] == 1 and "eval_macro_f1" not in metrics
-    runs = [read_json(get_result(output_dir, f"no_adaptation-animals-fold{fold}-seed1"))["metrics"] for fold in (1, 2)]
-    means = [sum(pair) / 2 for pair in zip(*(run["label_thresholds"] for run in runs), strict=True)]
-    assert config["label_thresholds"] == pytest.approx(means)
-    card = (output_dir / "best" / "animals" / "README.md").read_text()
-    assert "fine-tuned on all labeled examples" in card and str(plan.parent) not in card

@@ -69,11 +69,8 @@ def test_from_a_table_to_the_best_model(monkeypatch, inputs, capfd):
     assert list(report["scores"])[:4] == ["no_adaptation", "dapt", "vote", "varmae"] and report["failed"] == {}
     assert {report["costs"][name]["tokens"] for name in ("dapt", "varmae")} == {2048}
     assert all(len(tasks["mine"]) == 2 for tasks in report["scores"].values())
-    assert told.count(report["answer"][0]) == 2 and "The best model, ready for the Hub: output/hub" in told
-    files = {file.name for file in (output / "hub").iterdir()}
-    assert {"README.md", "config.json", "model.safetensors"} <= files and "log.txt" not in files
-    card = (output / "hub" / "README.md").read_text()
-    assert "pipeline_tag: text-classification" in card and str(inputs) not in card and "apache-2.0" not in card
+    assert told.count(report["answer"][0]) == 2
+    assert "hf-domain publish --comparison output/plan --task mine --repo_id <user>/<name>" in told
 
     # What is there is not done again, though another measurement would make another plan.
     plan, results = (output / "plan.yaml").read_text(), {*(output / "plan" / "results").glob("*.json")}
@@ -106,6 +103,7 @@ def test_models_of_a_quickstart_are_published(monkeypatch, inputs, capfd):
     card = (folder / "README.md").read_text()
     assert folder == kept.parent and "It has the best validation score of all runs" in card
     assert "hf-domain classification" in card and str(inputs) not in card
+    assert "pipeline_tag: text-classification" in card and "apache-2.0" not in card
 
 
 def run_publish(monkeypatch, capfd, **options):
