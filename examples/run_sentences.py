@@ -8,20 +8,21 @@ An embedding is the mean of the states of a text; sentence-transformers computes
 `--do_train` the encoder is scored as it is.
 
 The files are pairs of texts with a `score` of similarity; or tables of BEIR, such as scifact/qrels/test.tsv, with
-corpus.jsonl and queries.jsonl in the folder above. The output folder loads with `SentenceTransformer(folder)`.
+`--corpus_file scifact/corpus.jsonl --queries_file scifact/queries.jsonl`. The output folder loads with
+`SentenceTransformer(folder)`.
 """
 
 import hf_domain  # noqa: F401  the Auto classes then know its models
 from hf_domain.training.arguments import FineTunerArguments, parse_arguments
 from hf_domain.training.run import start_run
 from hf_domain.training.run_folder import run_in_folder
-from hf_domain.training.sentences import SentenceArguments, name_texts, run_sentences
+from hf_domain.training.sentences import SentenceArguments, run_sentences
 
 ARGUMENTS = (SentenceArguments, FineTunerArguments)
 
 
 def main():
-    arguments = name_texts(*parse_arguments(*ARGUMENTS, description=__doc__))
+    arguments = parse_arguments(*ARGUMENTS, description=__doc__)
     start_run(arguments[-1], arguments[0].verbose)
     run_in_folder(run_sentences, *arguments)
 

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 Metrics = dict[str, Any]
 # For other metrics we do not know whether higher is better, so a run with them is not judged.
 BETTER = dict.fromkeys(("accuracy", "micro_f1", "macro_f1", "positive_micro_f1", "pearson", "spearman", "f1"), 1)
-BETTER |= {"mse": -1, "spearman_cosine": 1, "cosine_ndcg@10": 1}  # the last two as sentence-transformers names them
+BETTER["mse"] = -1
 # The deciding metric of a run. For regression it is the error, because a constant has no correlation.
 DECIDING = {"single_label_classification": "macro_f1", "multi_label_classification": "macro_f1", "regression": "mse"}
 # The logit of a constant multi-label prediction, beyond any threshold.

@@ -12,20 +12,6 @@ VALIDATED = "eval_predictions.txt"
 LABELS_HEADER = "index\tprediction"
 
 
-def list_predicted(splits: Iterable[str], name: str) -> list[tuple[str, str, str]]:
-    """List the splits that are predicted, validation first, which may choose thresholds for test.
-
-    Args:
-        splits: Those that are there.
-        name: Name of the file of the test set.
-
-    Returns:
-        The split, the prefix of its metrics, and its file.
-    """
-    known = [*splits]
-    return [row for row in (("validation", "eval", VALIDATED), ("test", "predict", name)) if row[0] in known]
-
-
 def format_labels(labels: Iterable[object]) -> str:
     """Return the text of `LABELS`; an example with several labels gets a JSON list."""
     texts = (json.dumps(label, ensure_ascii=False) if isinstance(label, list) else label for label in labels)

@@ -1,153 +1,110 @@
-"""Sentence embeddings: similarities and searches, scored by the evaluators of sentence-transformers.
+"""Tasks of sentence embeddings: pairs of texts with a score, and searches in the layout of BEIR.
 
 sentence-transformers is an extra, and takes seconds to import. Functions import it when they are called.
 """
 
-import tempfile
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-import numpy as np
 from datasets import Dataset
 
-from hf_domain.checks import check_metrics
-from hf_domain.data.json_lines import read_rows
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
-Metrics = dict[str, float]
-Rows = Sequence[Mapping[str, Any]]
-# Passages of a query that are kept as its prediction, and that its scores count.
-DEPTH = 10
+from hf_domain.data.columns import check_columns
+from hf_domain.data.files import load_files, locate_row
 
 
 @dataclass(frozen=True)
-class SimilarityTask:
-    """Pairs of texts, and how similar they are; a prediction is the cosine of a pair."""
+class Similarity:
+    """Pairs of texts, and how similar they are, on any scale."""
 
     columns: list[str]
     """The two columns of text."""
     scores: str
-    """The column of scores, on any scale."""
-    deciding: str = "spearman_cosine"
-    """The metric that decides, as sentence-transformers calls it."""
+    """The column of scores."""
+    deciding = "spearman_cosine"
 
-    def make_evaluator(self, rows: Rows, batch_size: int) -> Any:
-        """Return sentence-transformers' evaluator for examples."""
+    def make_evaluator(self, rows: Dataset, name: str, batch_size: int) -> Any:
+        """Return sentence-transformers' evaluator, which puts a name before its metrics."""
         from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-        first, second = ([str(row[column] or "") for row in rows] for column in self.columns)
-        scores = [float(row[self.scores]) for row in rows]
-        return EmbeddingSimilarityEvaluator(first, second, scores, batch_size=batch_size, main_similarity="cosine")
+        return EmbeddingSimilarityEvaluator(
+            *self.read(rows).values(), batch_size=batch_size, main_similarity="cosine", name=name
+        )
 
-    def score(self, model: "SentenceTransformer", rows: Rows, batch_size: int) -> tuple[Metrics, list[Any]]:
-        """Return the metrics of examples, and a prediction for each."""
-        from sentence_transformers.util import pairwise_cos_sim
+    def make_pairs(self, rows: Dataset) -> Dataset:
+        """Return the pairs to train on, with a `score`."""
+        pairs = self.read(rows)
+        if len(found := {*pairs["score"]}) == 1:
+            raise ValueError(f"training needs two different scores, but {self.scores} is {found.pop()} all over train.")
+        return Dataset.from_dict(pairs)
 
-        evaluator, embeddings = self.make_evaluator(rows, batch_size), []
-        embed = evaluator.embed_inputs
-
-        def embed_and_keep(*args: Any, **kwargs: Any) -> Any:
-            embeddings.append(embed(*args, **kwargs))
-            return embeddings[-1]
-
-        evaluator.embed_inputs = embed_and_keep
-        metrics = rename_metrics(evaluator(model))
-        check_metrics(metrics)
-        return metrics, pairwise_cos_sim(*embeddings).tolist()
-
-    def find_gain(self, rows: Rows, own: Sequence[Any], other: Sequence[Any]) -> tuple[float, float]:
-        """Return the 95 % interval of the gain of some predictions over others, over resampled examples."""
-        from scipy.stats import spearmanr
-
-        def measure(gold: Any, own: Any, other: Any) -> float:
-            return float(spearmanr(gold, own).statistic - spearmanr(gold, other).statistic)
-
-        return resample(measure, [float(row[self.scores]) for row in rows], own, other)
-
-    def make_pairs(self, rows: Rows) -> Dataset:
-        """Return the examples as pairs of texts to train on, with a `score`: 0 for the smallest, 1 for the largest."""
-        scores = [float(row[self.scores]) for row in rows]
-        low, high = min(scores), max(scores)
-        if low == high:
-            raise ValueError(f"training needs two different scores, but {self.scores} is {low} everywhere in train")
-        texts = {f"text{n}": [str(row[name] or "") for row in rows] for n, name in enumerate(self.columns, start=1)}
-        return Dataset.from_dict(texts | {"score": [(score - low) / (high - low) for score in scores]})
+    def read(self, rows: Dataset) -> dict[str, list[Any]]:
+        """Return both texts of each pair, and its score."""
+        texts = {f"text{n}": [text or "" for text in rows[name]] for n, name in enumerate(self.columns, start=1)}
+        return texts | {"score": [float(score) for score in rows[self.scores]]}
 
 
 @dataclass(frozen=True)
-class RetrievalTask:
-    """Queries with the passages that answer them; a prediction is the first passages of a query, with its scores."""
+class Search:
+    """Queries, and the passages of a corpus that answer them; a row judges a passage for a query."""
 
-    passages: dict[str, Any]
-    """Texts of the corpus by id."""
-    deciding: str = f"cosine_ndcg@{DEPTH}"
+    passages: dict[str, str]
+    """Texts by id."""
+    queries: dict[str, str]
+    """The same."""
+    deciding = "cosine_ndcg@10"
 
-    def make_evaluator(self, rows: Rows, batch_size: int) -> Any:
-        """See `SimilarityTask`."""
+    def make_evaluator(self, rows: Dataset, name: str, batch_size: int) -> Any:
+        """Return sentence-transformers' evaluator, which puts a name before its metrics."""
         from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
         from sentence_transformers.util import cos_sim
 
-        return InformationRetrievalEvaluator(
-            {row["id"]: row["query"] for row in rows},
-            self.passages,
-            {row["id"]: set(row["relevant"]) for row in rows},
-            batch_size=batch_size,
-            score_functions={"cosine": cos_sim},
-            mrr_at_k=[DEPTH],
-            ndcg_at_k=[DEPTH],
-            accuracy_at_k=[DEPTH],
-            precision_recall_at_k=[DEPTH],
-            map_at_k=[DEPTH],
-            write_predictions=True,
-        )
+        options: dict[str, Any] = {"score_functions": {"cosine": cos_sim}, "batch_size": batch_size, "name": name}
+        return InformationRetrievalEvaluator(self.queries, self.passages, find_relevant(rows), **options)
 
-    def score(self, model: "SentenceTransformer", rows: Rows, batch_size: int) -> tuple[Metrics, list[Any]]:
-        """See `SimilarityTask`."""
-        with tempfile.TemporaryDirectory() as folder:
-            metrics = self.make_evaluator(rows, batch_size)(model, output_path=folder)
-            (file,) = Path(folder).glob("*predictions*.jsonl")
-            found = {row["query_id"]: row["results"] for _, row in read_rows(file.name, file.parent)}
-        ranked = []
-        for row in rows:
-            hits = found[row["id"]]
-            scores = RetrievalTask({}).make_evaluator([row], batch_size=1).compute_metrics([hits])
-            own = {name.replace("@k", f"_at_{DEPTH}"): float(by_depth[DEPTH]) for name, by_depth in scores.items()}
-            ranked.append({"passages": [hit["corpus_id"] for hit in hits], **own})
-        return rename_metrics(metrics), ranked
+    def make_pairs(self, rows: Dataset) -> Dataset:
+        """Return the pairs to train on: each query with each of its passages."""
+        pairs = [(query, passage) for query, passages in find_relevant(rows).items() for passage in sorted(passages)]
+        queries = [self.queries[query] for query, _ in pairs]
+        return Dataset.from_dict({"query": queries, "passage": [self.passages[passage] for _, passage in pairs]})
 
-    def find_gain(self, rows: Rows, own: Sequence[Any], other: Sequence[Any]) -> tuple[float, float]:
-        """See `SimilarityTask`."""
-        (name,) = rename_metrics({self.deciding: 0})
-        scores = [[query[name] for query in queries] for queries in (own, other)]
-        return resample(lambda own, other: float(own.mean() - other.mean()), *scores)
-
-    def make_pairs(self, rows: Rows) -> Dataset:
-        """Return pairs of texts to train on: a query with each of its passages."""
-        pairs = [(row["query"], passage) for row in rows for passage in row["passages"]]
-        return Dataset.from_dict({"query": [query for query, _ in pairs], "passage": [text for _, text in pairs]})
+    def check(self, file: str, rows: Dataset) -> None:
+        """Raise a ValueError unless a file judges known passages for known queries, and one is relevant."""
+        relevant = find_relevant(rows)
+        if not relevant:
+            raise ValueError(f"a table must have a relevant passage for some query, but {file} has none.")
+        if unknown := {*relevant} - {*self.queries} | set().union(*relevant.values()) - {*self.passages}:
+            raise ValueError(
+                f"the ids of {file} must be in --queries_file and --corpus_file, but {min(unknown)} is not. Add its "
+                "text, or drop its judgments."
+            )
 
 
-def resample(measure: Callable[..., float], *columns: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of what is measured of paired columns, over 1,000 resamplings."""
-    values, count = [np.asarray(column) for column in columns], len(columns[0])
-    # A draw of few pairs may have one value, and so no correlation. scipy's own bootstrap fails then.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        numbers = np.random.default_rng(0).integers(0, count, (1000, count))
-        low, high = np.nanquantile([measure(*(column[rows] for column in values)) for rows in numbers], [0.025, 0.975])
-    return float(low), float(high)
+def find_relevant(rows: Dataset) -> dict[str, set[str]]:
+    """Return for each query the passages with a score above 0; a query without any is left out."""
+    relevant: dict[str, set[str]] = defaultdict(set)
+    for query, passage, score in zip(rows["query-id"], rows["corpus-id"], rows["score"], strict=True):
+        if score > 0:
+            relevant[str(query)].add(str(passage))
+    return dict(relevant)
 
 
-SentenceTask: TypeAlias = SimilarityTask | RetrievalTask
-"""A task of sentence embeddings."""
+def load_texts(file: str) -> dict[str, str]:
+    """Return the texts of a corpus or of queries by id; a title stands before its text.
 
-
-def rename_metrics(metrics: Mapping[str, Any]) -> Metrics:
-    """Return sentence-transformers' metrics under names as in the other scripts: spearman, ndcg_at_10."""
-    names = {name: name.replace("cosine_", "").replace("_cosine", "").replace("@", "_at_") for name in metrics}
-    return {new: float(metrics[old]) for old, new in names.items()}
+    Raises:
+        ValueError: A row has no id, or one that occurs before.
+    """
+    rows = load_files(file)
+    check_columns({Path(file).name: rows}, ["_id", "text"])
+    titles = rows["title"] if "title" in rows.column_names else [None] * len(rows)
+    texts: dict[str, str] = {}
+    for row, (name, title, text) in enumerate(zip(rows["_id"], titles, rows["text"], strict=True)):
+        if name is None or str(name) in texts:
+            raise ValueError(
+                f"every row must have an _id of its own, but that of {locate_row(file, row)} is {name}. Correct it, or "
+                "drop the row."
+            )
+        texts[str(name)] = f"{title or ''} {text or ''}".strip()
+    return texts

@@ -46,10 +46,6 @@ print(classify({text}))""",
 
 find_entities = pipeline("token-classification", model={model}, aggregation_strategy="simple"{trust})
 print(find_entities({text}))""",
-    "sentence-similarity": """from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer({model}{trust})
-print(model.similarity(*model.encode([{text}, "Another text."])))""",
 }
 # The same for all others.
 LOAD = """from transformers import {auto_class}, AutoTokenizer
@@ -63,7 +59,7 @@ print(hf_domain.predict({model}, {rows}{options})[0])"""
 # The Hub's names of our metrics.
 METRIC_TYPES = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
 # The deciding metric of a task is the first of these that was measured; with several labels, macro F1.
-DECIDING = ("macro_f1", "f1", "mse", "spearman", "ndcg_at_10")
+DECIDING = ("macro_f1", "f1", "mse")
 SPLIT_NAMES = {"predict": "test", "eval": "validation"}
 NOT_SCORES = ("runtime", "samples", "samples_per_second", "steps_per_second", "model_preparation_time", "loss")
 LOSSES = {
@@ -141,7 +137,7 @@ def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
     runs = re.findall("`+", usage + with_package + card.command)
     data = ModelCardData(
         **metadata,
-        library_name="sentence-transformers" if card.task == "sentence-similarity" else "transformers",
+        library_name="transformers",
         pipeline_tag=card.task,
         tags=["hf-domain", *([card.method] if card.method else [])],
         base_model=base_model,
@@ -214,7 +210,7 @@ def make_usage_with_package(folder: str | Path, card: Card) -> str:
     """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
     config = read_config(folder)
     trust = ", trust_remote_code=True" if carries_foreign_code(folder) else ""
-    if card.task in ("fill-mask", "feature-extraction", "sentence-similarity"):
+    if card.task in ("fill-mask", "feature-extraction"):
         usage = make_usage(folder, card).replace(", trust_remote_code=True", trust)
         return f"import hf_domain\n{usage}" if has_own_code(config) else ""
     question = {"question": "Who wrote it?", "context": card.example}
@@ -577,7 +573,7 @@ def describe_data_license(dataset_name: str | None = None, license: str | None =
     return "The training data are local files; their license is not known."
 
 
-def write_command_card(folder: Path, encoder: str, scores: Sequence[EvalResult] = (), **facts: Any) -> None:
+def write_command_card(folder: Path, encoder: str, **facts: Any) -> None:
     """Write the card of a model that was made from an encoder and local files, but not by Trainer alone.
 
     Args:
@@ -587,5 +583,4 @@ def write_command_card(folder: Path, encoder: str, scores: Sequence[EvalResult] 
     base_model, metadata, sentence = describe_base(encoder)
     facts["settings"] = {**facts["settings"], "versions": list_versions()}
     facts["license_note"] = f"{sentence} {describe_data_license()}"
-    metadata["eval_results"] = list(scores) or None
     write_model_card(folder, metadata, base_model=base_model, command=describe_command(), **facts)

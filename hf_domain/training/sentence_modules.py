@@ -2,17 +2,20 @@
 
 import logging
 import shutil
+from itertools import chain
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
-from hf_domain.safe_io import read_json
 from hf_domain.training.arguments import ModelArguments
 
 logger = logging.getLogger(__name__)
 
 # What sentence-transformers writes beside an encoder; the first lists the folders of the modules after it.
-SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+SENTENCE_FILES = (
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *("[0-9]*_*/*.json", "[0-9]*_*/*.safetensors"),
+)
 
 
 def keep_sentence_modules(model_args: ModelArguments, folder: Path) -> None:
@@ -24,20 +27,13 @@ def keep_sentence_modules(model_args: ModelArguments, folder: Path) -> None:
     del options["trust_remote_code"]
     source = Path(name)
     if not source.is_dir():
-        files = [*SENTENCE_FILES, "[0-9]*_*/*.json", "[0-9]*_*/*.safetensors"]
         try:
-            source = Path(snapshot_download(name, allow_patterns=files, **options))
+            source = Path(snapshot_download(name, allow_patterns=[*SENTENCE_FILES], **options))
         except OSError as error:  # the training is done: a Hub out of reach must not cost it
             logger.warning(f"The modules of sentence embeddings in {name}, if it has any, are not copied: {error}")
             return
-    if not (source / SENTENCE_FILES[0]).is_file():
-        return
-    # The first module is the encoder itself, at the top. A path that leads elsewhere would write outside the folder.
-    modules = [source / module["path"] for module in read_json(source / SENTENCE_FILES[0])]
-    modules = [module for module in modules if module.resolve().parent == source.resolve()]
-    kept = [source / file for file in SENTENCE_FILES]
-    kept += [file for module in modules for suffix in ("json", "safetensors") for file in module.glob(f"*.{suffix}")]
-    for file in filter(Path.is_file, kept):
-        target = folder / file.relative_to(source)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copy(file, target)
+    if (source / SENTENCE_FILES[0]).is_file():
+        for file in chain.from_iterable(map(source.glob, SENTENCE_FILES)):
+            target = folder / file.relative_to(source)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy(file, target)

@@ -6,9 +6,8 @@ import pickle
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -33,11 +32,6 @@ LEAST_LOGS = 10
 # Metrics of all_results.json that the terminal does not show.
 UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "beats_baseline")
 ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
-# Options that a next command has in common with its run.
-READ = (
-    *("model_name_or_path", "train_file", "validation_file", "test_file", "corpus_file", "queries_file"),
-    *("text_column_names", "label_column_name"),
-)
 PLACES = {"eval": "Validation", "predict": "Test"}
 WORDS = {
     "masked_reconstruction_loss": "reconstruction loss of masked tokens",
@@ -328,21 +322,6 @@ def suggest_command(task: str, folder: str, data_args: Any = None, passage_args:
     work = {"do_train": True, "do_eval": True, "output_dir": f"{folder}-classifier", "datastore": datastore}
     work["trust_remote_code"] = trust
     return format_command("classification", model_name_or_path=folder, **files, **work)
-
-
-def suggest_task(command: str, arguments: Sequence[Any], folder: str) -> str:
-    """Return the command that trains the encoder of a run on the files that the run read.
-
-    Args:
-        command: Command of `hf-domain`, such as classification.
-        arguments: Arguments of the run.
-        folder: Output folder of the command.
-    """
-    found = {item.name: (getattr(args, item.name), item.default) for args in arguments for item in fields(args)}
-    options = {name: found[name][0] for name in READ if name in found and found[name][0] != found[name][1]}
-    options.setdefault("train_file", "train.jsonl")
-    work = {"do_train": True, "do_eval": "validation_file" in options, "do_predict": "test_file" in options}
-    return format_command(command, **options, **work, output_dir=folder)
 
 
 def log_end(training_args: TrainingArguments, repository: str | None, command: str) -> None:

@@ -414,7 +414,8 @@ QA = list_cases(
     ),
     ("", "'a text'|line 1 of qa/train.jsonl", {"qa/train.jsonl": change(None, answers="a text")}),
 )
-QRELS = "--validation_file search/qrels/dev.tsv --test_file search/qrels/test.tsv"
+TEXTS = "--corpus_file search/corpus.jsonl --queries_file search/queries.jsonl"
+QRELS = f"--validation_file search/qrels/dev.tsv --test_file search/qrels/test.tsv {TEXTS}"
 HEADER = "query-id\tcorpus-id\tscore\n"
 SENTENCES = list_cases(
     "sentences",
@@ -428,7 +429,7 @@ SENTENCES = list_cases(
     ("", "score|1.0|test", {"pairs/test.jsonl": change(None, score=1.0)}),
     ("--do_train --train_file pairs/train.jsonl", "score|1.0", {"pairs/train.jsonl": change(None, score=1.0)}),
     ("--push_to_hub", "--push_to_hub"),
-    (QRELS, "", {}, left(predict_samples=2)),
+    (f"{QRELS} !corpus_file", "--corpus_file"),
     (QRELS, "corpus.jsonl", {"search/corpus.jsonl": delete()}),
     (QRELS, "queries.jsonl", {"search/queries.jsonl": delete()}),
     (f"{QRELS} --test_file search/qrels/nowhere.tsv", "nowhere.tsv"),
@@ -443,7 +444,7 @@ SENTENCES = list_cases(
         (f"{HEADER}q6\td6\n", "line 2"),
         (f"{HEADER}q6\td6\tyes\n", "line 2"),
         (BINARY, "utf-8"),
-        ("", "query-id"),
+        ("", ""),
     )),
 )  # fmt: skip
 

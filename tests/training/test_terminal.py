@@ -185,9 +185,7 @@ def test_commands_that_do_not_train_are_quiet(call, tmp_path):
     pairs = ["--test_file", "pairs/test.jsonl", "--use_cpu", "--max_seq_length", "16", "--do_predict"]
     trained = [*TRAINING, *pairs, "--train_file", "pairs/train.jsonl", "--validation_file", "pairs/validation.jsonl"]
     training = "mlm --model_name_or_path words --train_file"
-    scored = [*ENCODER, *pairs, "--output_dir", "scored"]
     for command, arguments, what, following in (
-        ("sentences", scored, "Scores and predictions", "sentences --model_name_or_path encoder --test_file"),
         ("sentences", [*ENCODER, *trained, "--output_dir", "texts"], "Model and card", "export --model_name_or_path"),
         ("expand_vocab", expansion, "Model and tokenizer: words", f"{training} corpus.txt"),
     ):
