@@ -140,6 +140,8 @@ def load_files(
     if builder == "csv":
         own_options = _find_csv_options(files)
         num_rows = own_options.pop("num_rows")
+        if is_local and not num_rows:
+            raise ValueError(f"a table must have a row below its header, but {', '.join(files)} has none. Add rows.")
     elif builder == "text":
         own_options["encoding"] = "utf-8-sig"
     if is_local and not streaming:

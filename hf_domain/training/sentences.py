@@ -61,6 +61,11 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
         )
     require("a task of sentence embeddings", "sentence_transformers")
     task, splits = load_task(args, training_args)
+    best = (training_args.metric_for_best_model or "loss").removeprefix("eval_")
+    if best not in ("loss", task.deciding):  # Trainer has the loss by default
+        raise ValueError(
+            f"--metric_for_best_model must be {task.deciding}, but is {best}. Leave the flag out, which takes it."
+        )
     model = load_encoder(args, training_args.device)
     evaluators = {
         prefix: task.make_evaluator(splits[split], prefix, training_args.per_device_eval_batch_size)
@@ -143,7 +148,7 @@ def make_trainer(
     Args:
         args: Without a learning rate they get `FineTuner`'s.
         evaluator: That of the validation data, or None.
-        deciding: Its metric that chooses the best checkpoint, unless the arguments name another.
+        deciding: Its metric that chooses the best checkpoint.
     """
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.sentence_transformer.losses import CoSENTLoss, MultipleNegativesRankingLoss
@@ -156,7 +161,7 @@ def make_trainer(
     sampler = "batch_sampler" if has_scores else "no_duplicates"
     # Trainer finds no tokens to count in a batch of pairs.
     changed: dict[str, Any] = {"hub_token": None, "batch_sampler": sampler, "include_num_input_tokens_seen": "no"}
-    if args.metric_for_best_model == "loss":  # transformers' default, which an evaluator does not measure
+    if args.metric_for_best_model:  # by default the loss, which an evaluator does not measure
         changed |= {"metric_for_best_model": deciding, "greater_is_better": True}
     # Otherwise a bar shows the search for examples.
     model.model_card_data.widget = [{"text": next(iter(pairs[0].values()))}]

@@ -437,7 +437,8 @@ SENTENCES = list_cases(
     (QRELS, "corpus.jsonl|d1", {"search/corpus.jsonl": '{"_id": "d1", "text": "a"}\n' * 2}),
     (QRELS, "corpus.jsonl|line 5|_id", {"search/corpus.jsonl": change(_id=...)}),
     *((QRELS, f"test.tsv|{part}".strip("|"), {"search/qrels/test.tsv": content}) for content, part in (
-        ("q6\td6\t1\n", "query-id"),
+        ("q6\td6\t1\n" * 2, "query-id"),
+        ("q6\td6\t1\n", ""),
         (f"{HEADER}q6\td6\t0\n", ""),
         (f"{HEADER}q6\td99\t1\n", "d99"),
         (f"{HEADER}q99\td6\t1\n", "q99"),
