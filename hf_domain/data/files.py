@@ -140,8 +140,6 @@ def load_files(
     if builder == "csv":
         own_options = _find_csv_options(files)
         num_rows = own_options.pop("num_rows")
-        if is_local and not num_rows:
-            raise ValueError(f"a table must have a row below its header, but {', '.join(files)} has none. Add rows.")
     elif builder == "text":
         own_options["encoding"] = "utf-8-sig"
     if is_local and not streaming:
@@ -206,6 +204,8 @@ def _find_csv_options(files: Sequence[str]) -> dict[str, Any]:
         raise ValueError(
             f"all files of a dataset must be written alike, but {', '.join(files)} have {found}. Convert them."
         )
+    if empty := [file for file, table in zip(files, tables, strict=True) if not (table.num_rows or is_url(file))]:
+        raise ValueError(f"a table must have a row below its header, but {empty[0]} has none. Add rows.")
     texts = sorted(set[str]().union(*(table.texts for table in tables)))
     return {
         **forms.pop().options,

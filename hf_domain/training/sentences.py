@@ -104,7 +104,7 @@ def load_task(args: SentenceArguments, training_args: TrainingArguments) -> tupl
     if "query-id" in next(iter(splits.values())).column_names:
         if not (args.corpus_file and args.queries_file):
             raise ValueError("a table of judgments needs its texts. Give --corpus_file and --queries_file.")
-        check_columns(splits, ["query-id", "corpus-id", "score"])
+        check_columns({files[split]: rows for split, rows in splits.items()}, ["query-id", "corpus-id", "score"])
         check_values(splits, "score", locate)
         search = Search(load_texts(args.corpus_file), load_texts(args.queries_file))
         for split, rows in splits.items():
