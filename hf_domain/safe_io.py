@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,8 @@ from fsspec.core import url_to_fs
 # Neither Trainer nor this package pushes names that begin with an underscore.
 UNFINISHED, FINISHED, LOCK = "_unfinished", "_finished", "_run.lock"
 LIST = "_files.json"
+# What libraries say of a full disk without its error number; torch.save names no cause.
+FULL = ("No space left", "PytorchStreamWriter failed writing", "unexpected pos")
 
 
 def write_text(file: str | Path, text: str) -> None:
@@ -168,48 +169,37 @@ def explain_full_disk(folder: str | Path) -> Iterator[None]:
         raise
 
 
-def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether a full disk caused an error, even if a library dropped the error number."""
+def list_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, its cause, the cause of this, and so on."""
     while error is not None:
-        text = str(error)
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
-            return True
-        if "PytorchStreamWriter failed writing" in text or "unexpected pos" in text:  # torch.save names no cause
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether a full disk caused an error, even if a library dropped the error number."""
+    return any(
+        getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(sign in str(cause) for sign in FULL)
+        for cause in list_causes(error)
+    )
 
 
 def describe_full_disk(error: BaseException, folder: str | Path = ".") -> OSError:
-    """Return an error that names the folder whose disk is full.
+    """Return an error that names the file, or the folder, whose disk is full.
 
     Args:
         error: An error for which `is_disk_full` is true.
-        folder: Output folder of the command, for when neither the error nor a full disk shows a better one.
+        folder: Output folder of the command, for when the error names no file.
     """
-    if isinstance(error, OSError) and ("room on the disk" in str(error) or "is full" in str(error)):
+    if isinstance(error, OSError) and "room on the disk" in str(error):
         return error  # names the place already
-    named: BaseException | None = error
-    while named is not None and not getattr(named, "filename", None):
-        named = named.__cause__ or named.__context__
-    place = getattr(named, "filename", None) or _find_full_disk(folder)
+    place = next(filter(None, (getattr(cause, "filename", None) for cause in list_causes(error))), folder)
     full = OSError(
         f"a file needs room on the disk of {place}, but the disk is full. Nothing complete is lost: make room and "
         "repeat the command."
     )
     full.errno = errno.ENOSPC
     return full
-
-
-def _find_full_disk(folder: str | Path) -> Path:
-    """Return the first folder of a command whose disk is full; else `folder`."""
-    from datasets import config
-
-    places = [Path(folder), Path(config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
-    for place in places:
-        if place.exists() and shutil.disk_usage(place).free < 1 << 20:
-            return place
-    return places[0]
 
 
 def write_json(path: str | os.PathLike, content: Any) -> None:

@@ -19,8 +19,9 @@ from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.datastore.elasticsearch_index import connect
 from hf_domain.datastore.manifest import MANIFEST, TOKENIZER, Manifest, chain_hashes, read_manifest
 from hf_domain.datastore.splitting import check_tokenizer, fingerprint_tokenizer, read_documents
-from hf_domain.datastore.store import Datastore, lock_datastore
+from hf_domain.datastore.store import Datastore
 from hf_domain.datastore.tantivy_index import import_tantivy
+from hf_domain.safe_io import LOCK, lock_folder
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ def build_datastore(
         if engine != "tantivy":
             datastore._build_on_server(datastore.manifest)
         os.replace(datastore.folder, folder)
+    (folder / LOCK).unlink(missing_ok=True)  # it moved with the folder
     return Datastore(folder, datastore.manifest, datastore.analyzer, client)
 
 
@@ -162,7 +164,7 @@ def _begin(folder: Path, begun: Manifest, analyzer: Analyzer, tokenizer: PreTrai
         return Datastore(folder, manifest, analyzer)
     folder.mkdir(parents=True, exist_ok=True)
     datastore = Datastore(folder, begun, analyzer)
-    with lock_datastore(folder):  # another running build may have committed nothing yet; its tokenizer must stay
+    with lock_folder(folder):  # another running build may have committed nothing yet; its tokenizer must stay
         tokenizer.save_pretrained(folder / TOKENIZER)
         datastore._commit(begun)
     return datastore

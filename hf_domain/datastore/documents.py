@@ -2,14 +2,13 @@
 
 import filecmp
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, IterableDataset
 
 from hf_domain.data.columns import find_document_columns
-from hf_domain.safe_io import explain_full_disk
+from hf_domain.safe_io import explain_full_disk, write_whole
 
 
 def choose_columns(
@@ -50,12 +49,9 @@ def hold_out_every_tenth(documents: Any, text_column: str, file: str) -> Any:
         documents.filter(lambda _, number, is_held=is_held: (number % 10 == 9) == is_held, with_indices=True)
         for is_held in (True, False)
     )
-    unfinished = f"{file}.unfinished"
-    with explain_full_disk(Path(file).parent), open(unfinished, "w", encoding="utf-8") as lines:
-        for row in held:
-            lines.write(json.dumps({"text": row[text_column]}, ensure_ascii=False) + "\n")
-    if Path(file).exists() and not filecmp.cmp(unfinished, file, shallow=False):
-        os.remove(unfinished)
-        raise ValueError(f"--held_out_file must be a new file, but {file} holds something else. Name another.")
-    os.replace(unfinished, file)
+    with explain_full_disk(Path(file).parent), write_whole(file) as unfinished:
+        with unfinished.open("w", encoding="utf-8") as lines:
+            lines.writelines(json.dumps({"text": row[text_column]}, ensure_ascii=False) + "\n" for row in held)
+        if Path(file).exists() and not filecmp.cmp(unfinished, file, shallow=False):
+            raise ValueError(f"--held_out_file must be a new file, but {file} holds something else. Name another.")
     return others

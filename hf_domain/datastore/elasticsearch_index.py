@@ -131,7 +131,6 @@ class ElasticsearchIndex:
     Args:
         manifest: Manifest of the datastore that `build_index` indexed there.
         analyzer: The analyzer it was indexed with.
-        is_known: Whether the server answered before: it is then waited for if it is down.
 
     Raises:
         FileNotFoundError: The server has no such index.
@@ -140,11 +139,11 @@ class ElasticsearchIndex:
         ValueError: The server has another kind or version, or the index is incomplete.
     """
 
-    def __init__(self, manifest: Manifest, analyzer: Analyzer, client: Any, is_known: bool = False):
+    def __init__(self, manifest: Manifest, analyzer: Analyzer, client: Any):
         self.client, self.analyzer = client, analyzer
         self.name = name_index(manifest, analyzer)
         with _tell_failures(self.name):
-            _check_server(client, manifest.engine, is_known)
+            _check_server(client, manifest.engine)
             meta = _ask(lambda: _read_meta(client, self.name))
         if not meta["complete"] or meta["fingerprint"] != manifest.fingerprint:
             raise ValueError(
@@ -169,22 +168,16 @@ class ElasticsearchIndex:
         return results
 
     def _search(self, queries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the hits of a few queries; repeat those that an overloaded server left unanswered."""
-        results: dict[int, dict[str, Any]] = {}
+        """Return the hits of a few queries; repeat them if an overloaded server left one unanswered."""
 
-        def ask() -> None:
-            waiting = [number for number in range(len(queries)) if number not in results]
-            body = [line for number in waiting for line in ({"index": self.name}, queries[number])]
+        def ask() -> list[dict[str, Any]]:
+            body = [line for query in queries for line in ({"index": self.name}, query)]
             answers = self.client.msearch(body=body, **self.options)["responses"]
-            failures = [_find_failure(answer, self.name) for answer in answers]
-            for number, answer, failure in zip(waiting, answers, failures, strict=True):
-                if not failure:
-                    results[number] = answer["hits"]
-            if any(failures):
-                raise ServerBusyError(f"{self.name} did not answer for {PATIENCE} s: {max(failures)}. Try again later.")
+            if failures := [failure for answer in answers if (failure := _find_failure(answer, self.name))]:
+                raise ServerBusyError(f"{self.name} did not answer for {PATIENCE} s: {failures[0]}. Try again later.")
+            return [answer["hits"] for answer in answers]
 
-        _ask(ask)
-        return [results[number] for number in range(len(queries))]
+        return _ask(ask)
 
 
 def _make_text(text: str, analyzer: Analyzer) -> str:
@@ -212,8 +205,8 @@ def _open_index(client: Any, name: str, manifest: Manifest, analyzer: Analyzer) 
     return meta
 
 
-def _check_server(client: Any, engine: str, is_known: bool = False) -> None:
-    version = _ask(client.info, is_known)["version"]
+def _check_server(client: Any, engine: str) -> None:
+    version = _ask(client.info, is_known=False)["version"]
     found = version.get("distribution", "elasticsearch")
     if found != engine:
         raise ValueError(

@@ -21,12 +21,11 @@ from transformers import PreTrainedTokenizerBase
 from hf_domain.datastore.manifest import MANIFEST, SCHEMA, TOKENIZER, Manifest, describe_file, read_manifest
 from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text
 from hf_domain.datastore.store import Datastore
-from hf_domain.datastore.verification import check_inside, check_rows, load_tokenizer
+from hf_domain.datastore.verification import check_rows, load_tokenizer
 from hf_domain.extras import name_package
 from hf_domain.safe_io import read_json, write_json
 
 BATCH_ROWS, GROUP_ROWS = 256, 10_000
-MAX_BATCH_BYTES, MAX_GROUP_BYTES = 64_000_000, 512_000_000  # ours take 0.4 and 25 MB
 
 CARD = """---
 {metadata}
@@ -175,11 +174,7 @@ def _copy_datastore(source: Path, folder: Path, repo_id: str) -> None:
             f"load_from_hub needs a published datastore, but {repo_id} is a working folder. Open it with "
             "Datastore.load, or publish it with push_to_hub."
         )
-    # The Hub's cache stores files elsewhere and links to them from the snapshot.
-    root = source.parent.parent if source.parent.name == "snapshots" else source
-    files = sorted((source / "data").glob("*.parquet"))
-    check_inside(root, files)
-    tokenizer = load_tokenizer(source, root)
+    tokenizer = load_tokenizer(source)
     if fingerprint_tokenizer(tokenizer) != published.tokenizer:
         raise ValueError(
             f"the tokenizer of {repo_id} must be the one that cut its passages, but is not. Publish the datastore "
@@ -187,77 +182,42 @@ def _copy_datastore(source: Path, folder: Path, repo_id: str) -> None:
         )
     shutil.copytree(source / TOKENIZER, folder / TOKENIZER)
     manifest = replace(published, passages_hash="", num_passages=0, parts=[], files={}, index=None, engine="tantivy")
-    known: set[int] = set()
-    for file in tqdm(files, desc="Copying passages", unit="file"):
-        _copy_part(file, folder, manifest, published, tokenizer, known)
+    for file in tqdm(sorted((source / "data").glob("*.parquet")), desc="Copying passages", unit="file"):
+        _copy_part(file, folder, manifest, tokenizer, {*published.deleted})
     if manifest.fingerprint != expected or manifest.num_passages != published.num_passages:
         raise ValueError(
             f"the passages of {repo_id} must be those that its {MANIFEST} describes, but are not. Publish the "
             "datastore again."
         )
-    if not known:
-        raise ValueError(f"{repo_id} must hold a passage, but holds none. Publish it again.")
     write_json(folder / MANIFEST, asdict(manifest))
 
 
 def _copy_part(
-    file: Path,
-    folder: Path,
-    manifest: Manifest,
-    published: Manifest,
-    tokenizer: PreTrainedTokenizerBase,
-    known: set[int],
+    file: Path, folder: Path, manifest: Manifest, tokenizer: PreTrainedTokenizerBase, deleted: set[int]
 ) -> None:
-    """Add a file of published passages to a datastore, but not to its index; `known` are hashes of earlier texts."""
-    deleted = set(published.deleted)
+    """Add a file of published passages to a datastore, but not to its index."""
     part = f"passages-{len(manifest.parts):05}.arrow"
     with pa.OSFile(str(folder / part), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as writer:
-        for rows in _read_rows(file, manifest.num_passages, published):
-            rows["text_hash"] = [hash_text(text) for text in rows["text"]]
-            for number, text_hash in enumerate(rows["text_hash"], manifest.num_passages):
-                if number in deleted:
-                    continue
-                if text_hash in known:
-                    raise ValueError(
-                        f"passages must have different texts, but that of passage {number} in {file} occurs "
-                        "twice. Publish the datastore again."
-                    )
-                known.add(text_hash)
+        for rows in _read_rows(file):
             check_rows(rows, manifest, tokenizer, deleted)
+            rows["text_hash"] = [hash_text(text) for text in rows["text"]]
             writer.write_batch(pa.RecordBatch.from_pydict(rows, SCHEMA))
     manifest.parts.append(part)
     manifest.files[part] = describe_file(folder / part)
 
 
-def _read_rows(file: Path, num_passages: int, published: Manifest) -> Iterator[dict[str, list]]:
-    """Yield the passages of a file in batches, in bounded memory.
-
-    A few bytes of Parquet can expand to gigabytes. Texts are therefore read as a dictionary and counted before they are
-    unpacked, and the counts and sizes in the file's footer are checked first.
-    """
+def _read_rows(file: Path) -> Iterator[dict[str, list]]:
+    """Yield the passages of a file in batches."""
     try:
-        source = pq.ParquetFile(file, read_dictionary=["document_id", "text"])
+        source = pq.ParquetFile(file)
         if source.schema_arrow.names != list(FEATURES) or source.schema_arrow.field("input_ids") != SCHEMA.field(3):
             raise pa.ArrowInvalid(f"its columns are {', '.join(source.schema_arrow.names)}")
-        if num_passages + source.metadata.num_rows > published.num_passages:
-            raise pa.ArrowInvalid(f"it brings more passages than the {published.num_passages} of {MANIFEST}")
-        for group in map(source.metadata.row_group, range(source.num_row_groups)):
-            columns = [group.column(number) for number in range(group.num_columns)]
-            size = sum(max(column.total_uncompressed_size, 4 * column.num_values) for column in columns)
-            if size > MAX_GROUP_BYTES or columns[-1].num_values > group.num_rows * published.max_length:
-                raise pa.ArrowInvalid(f"one of its row groups takes {size:,} bytes, more than its passages can")
-        for batch in source.iter_batches(BATCH_ROWS, use_threads=False):
-            size = sum(map(_count_bytes, (batch["document_id"], batch["text"])))
-            if size > MAX_BATCH_BYTES or any(column.null_count for column in batch.columns):
-                raise pa.ArrowInvalid(f"{len(batch)} of its passages have missing values or take {size:,} bytes")
+        for batch in source.iter_batches(BATCH_ROWS):
+            if any(column.null_count for column in batch.columns):
+                raise pa.ArrowInvalid("its passages have missing values")
             yield batch.to_pydict()
     except (pa.ArrowException, KeyError, OSError) as error:
         raise ValueError(
             f"published passages must be Parquet as push_to_hub writes it, but {file} is not: {error}. Publish "
             "the datastore again."
         ) from error
-
-
-def _count_bytes(texts: pa.DictionaryArray) -> int:
-    lengths = pc.binary_length(texts.dictionary.cast(pa.binary()))
-    return pc.sum(lengths.cast(pa.int64()).take(texts.indices)).as_py() or 0

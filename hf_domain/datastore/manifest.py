@@ -6,7 +6,6 @@ A datastore may come from anywhere, so every field is checked, and file names ca
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -101,55 +100,40 @@ def read_manifest(folder: Path) -> Manifest:
     content.pop("fingerprint", None)  # of a published one
     if differing := content.keys() ^ {field.name for field in fields(Manifest)}:
         raise _describe_damage(file, f"missing or unknown fields {', '.join(sorted(differing))}")
-    for name, is_valid in _VALID.items():
-        if not is_valid(content[name]):
-            raise _describe_damage(file, f"{name} is {str(content[name])[:80]}")
-    manifest = Manifest(**content)
-    if manifest.deleted and manifest.deleted[-1] >= manifest.num_passages:
-        raise _describe_damage(file, f"deleted has ids from num_passages, {manifest.num_passages}")
-    inside = {name for name in manifest.files if name.startswith(f"{manifest.index}/")}
-    if {*manifest.parts} != manifest.files.keys() - inside:
-        raise _describe_damage(file, "files has others than the parts and those of the index")
-    return manifest
+    if (name := _find_damage(content)) is not None:
+        raise _describe_damage(file, f"{name} is {str(content[name])[:80]}")
+    return Manifest(**content)
+
+
+def _find_damage(content: dict[str, Any]) -> str | None:
+    """Return the first field that has another type than in a manifest, or a value that no datastore has."""
+    example = Manifest(1, "", "", "", "", engine_version="", index="index")
+    for name, value in content.items():
+        is_missing = value is None and name in ("engine_version", "index")
+        if type(value) is not type(getattr(example, name)) and not is_missing:  # True is an int as well
+            return name
+    parts, files, deleted, count = (content[name] for name in ("parts", "files", "deleted", "num_passages"))
+    of_index = {name for name in files if name.startswith(f"{content['index']}/")}
+    conditions = {
+        "max_length": 1 <= content["max_length"] <= MAX_LENGTH,
+        "engine": content["engine"] in ENGINES,
+        "index": content["index"] is None or INDEX.fullmatch(content["index"]),
+        "parts": all(PART.fullmatch(str(name)) for name in parts) and len({*map(str, parts)}) == len(parts),
+        "files": all(FILE.fullmatch(name) and _describes_file(files[name]) for name in files)
+        and sorted(files.keys() - of_index) == sorted(map(str, parts)),
+        "num_passages": count >= 0,
+        "deleted": all(type(number) is int and 0 <= number < count for number in deleted)
+        and deleted == sorted({*deleted}),
+    }
+    return next((name for name, holds in conditions.items() if not holds), None)
+
+
+def _describes_file(details: Any) -> bool:
+    return isinstance(details, dict) and [*map(type, map(details.get, ("size", "sha256")))] == [int, str]
 
 
 def _describe_damage(file: Path, damage: str) -> ValueError:
     return ValueError(f"{file} is damaged: {damage}. Build the datastore again.")
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0  # True is an int as well
-
-
-def _is_file(name: str, details: Any) -> bool:
-    return (
-        FILE.fullmatch(name) is not None
-        and isinstance(details, dict)
-        and details.keys() == {"size", "sha256"}
-        and _is_count(details["size"])
-        and _is_text(details["sha256"])
-    )
-
-
-_VALID: dict[str, Callable[[Any], Any]] = {
-    "max_length": lambda value: _is_count(value) and 1 <= value <= MAX_LENGTH,
-    "engine": lambda value: value in ENGINES,
-    "engine_version": lambda value: value is None or _is_text(value),
-    "index": lambda value: value is None or (_is_text(value) and INDEX.fullmatch(value)),
-    "parts": lambda value: (
-        isinstance(value, list)
-        and all(_is_text(name) and PART.fullmatch(name) for name in value)
-        and len({*value}) == len(value)
-    ),
-    "deleted": lambda value: isinstance(value, list) and all(map(_is_count, value)) and value == sorted({*value}),
-    "files": lambda value: isinstance(value, dict) and all(_is_file(*item) for item in value.items()),
-    **dict.fromkeys(("tokenizer", "analyzer", "analyzer_fingerprint", "documents_hash", "passages_hash"), _is_text),
-    **dict.fromkeys(("num_documents", "num_characters", "num_passages", "num_duplicates"), _is_count),
-}
 
 
 def describe_file(file: Path) -> dict[str, Any]:

@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, IterableDataset, concatenate_datasets
-from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -47,10 +46,9 @@ from hf_domain.datastore.manifest import (
 )
 from hf_domain.datastore.splitting import FEATURES, fingerprint_tokenizer, hash_text, read_documents, split_documents
 from hf_domain.datastore.tantivy_index import TantivyIndex, import_tantivy, write_index
-from hf_domain.datastore.verification import check_inside, check_rows, find_analyzer, load_tokenizer
-from hf_domain.safe_io import explain_full_disk, write_json
+from hf_domain.datastore.verification import check_rows, find_analyzer, load_tokenizer
+from hf_domain.safe_io import lock_folder, write_json
 
-LOCK = ".lock"
 LOST = "client"  # stands for a client that cannot be pickled
 # Files that a failed writer may leave behind.
 WRITTEN = re.compile(rf"{PART.pattern}|{INDEX.pattern}|datastore\.json\.(\w+\.)?unfinished")
@@ -71,8 +69,6 @@ class Datastore:
         self.manifest = manifest
         self.analyzer = analyzer
         self.client = client
-        # A copy for another process: the server answered the first one, so that it is waited for if it is down.
-        self.is_copy = False
 
     @classmethod
     def load(
@@ -95,8 +91,7 @@ class Datastore:
                 `num_proc` needs. Default: made from the environment, see `elasticsearch_index.connect`.
 
         Raises:
-            ValueError: The tokenizer, analyzer or version is another one, or a file is damaged or leads out of the
-                folder.
+            ValueError: The tokenizer, analyzer or version is another one, or a file is damaged.
         """
         folder = Path(folder).absolute()
         manifest = read_manifest(folder)
@@ -106,8 +101,7 @@ class Datastore:
                 f"{tokenizer.name_or_path or type(tokenizer).__name__}. Build a datastore for this tokenizer."
             )
         datastore = cls(folder, manifest, find_analyzer(manifest, analyzer, rebuild_index), client)
-        check_inside(folder, [folder / name for name in (*manifest.parts, TOKENIZER)])
-        datastore._check_sizes(manifest.parts)
+        datastore._check_files(manifest.parts)
         if rebuild_index:
             with datastore._write():
                 datastore._commit_index(replace(datastore.manifest))
@@ -126,7 +120,6 @@ class Datastore:
         manifest = read_manifest(Path(state["folder"]))
         analyzer, client = Analyzer(state["analyzer"]), state["client"]
         self.__init__(Path(state["folder"]), manifest, analyzer, client)  # type: ignore[misc]
-        self.is_copy = True
         if (self.analyzer.fingerprint, self.fingerprint) != (manifest.analyzer_fingerprint, state["fingerprint"]):
             raise ValueError(f"a datastore must not change while it is searched, but {self.folder} did. Start again.")
 
@@ -168,7 +161,7 @@ class Datastore:
     def index(self) -> Any:
         """The index, opened on first use."""
         if self.manifest.engine != "tantivy":
-            return ElasticsearchIndex(self.manifest, self.analyzer, self.connection, self.is_copy)
+            return ElasticsearchIndex(self.manifest, self.analyzer, self.connection)
         if self.manifest.index is None:
             raise ValueError(
                 f"{self.folder} must have an index, but has none: its build was interrupted. Build it again."
@@ -249,16 +242,10 @@ class Datastore:
             The number of deleted passages.
 
         Raises:
-            ValueError: A passage or document does not exist, an argument holds no ids, or another process is writing or
-                has changed the analyzer.
+            TypeError: An id of a passage is no whole number, or one of a document no string.
+            ValueError: A passage or document does not exist, or another process is writing or has changed the analyzer.
         """
-        try:
-            numbers = {operator.index(number) for number in passage_ids}
-        except TypeError as error:
-            raise ValueError(f"passage_ids must be a list of whole numbers: {error}. Pass such a list.") from error
-        names = {document_ids} if isinstance(document_ids, str) else set(document_ids)
-        if isinstance(document_ids, str) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"document_ids must be a list of strings, but is {document_ids!r}. Pass such a list.")
+        numbers, names = {operator.index(number) for number in passage_ids}, {*document_ids}
         with self._write():
             missing: set[Any] = {number for number in numbers if not 0 <= number < self.manifest.num_passages}
             if names:
@@ -285,9 +272,7 @@ class Datastore:
         Raises:
             ValueError: A file is damaged, or a passage's tokens are not those of its text.
         """
-        self._check_sizes(list(self.manifest.files))
-        for name in tqdm(self.manifest.files, desc="Verifying", unit="file", delay=2):
-            self._check_sum(name)
+        self._check_files(tqdm(self.manifest.files, desc="Verifying", unit="file", delay=2), read=True)
         found, deleted = replace(self.manifest, passages_hash="", num_passages=0), set(self.manifest.deleted)
         with tqdm(total=self.manifest.num_passages, desc="Verifying", unit="passage", delay=2) as progress:
             for rows in self.passages.iter(BATCH_SIZE):
@@ -305,21 +290,17 @@ class Datastore:
         return concatenate_datasets(parts) if parts else Dataset(SCHEMA.empty_table())
 
     @cached_property
-    def _hashes(self) -> np.ndarray:
-        """Hashes of all texts, in the order of ids."""
-        return self._table.data["text_hash"].to_numpy()
-
-    @cached_property
     def _sorted_hashes(self) -> tuple[np.ndarray, np.ndarray]:
         """Hashes of the texts that are not deleted, in ascending order, with their ids."""
         ids = np.delete(np.arange(self.manifest.num_passages), np.array(self.manifest.deleted, int))
-        order = np.argsort(self._hashes[ids], kind="stable")
-        return self._hashes[ids][order], ids[order]
+        hashes = self._table.data["text_hash"].to_numpy()[ids]
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], ids[order]
 
     @contextmanager
     def _write(self) -> Iterator[None]:
         """Keep other writers out, and remove the leftovers of failed ones."""
-        with lock_datastore(self.folder):
+        with lock_folder(self.folder):
             self._refresh()
             self._remove_leftovers()
             try:
@@ -448,43 +429,27 @@ class Datastore:
 
     def _adopt(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        for name in ("passages", "index", "_table", "_hashes", "_sorted_hashes"):
+        for name in ("passages", "index", "_table", "_sorted_hashes"):
             self.__dict__.pop(name, None)
 
     def _check_index(self) -> None:
-        names = [name for name in self.manifest.files if name not in self.manifest.parts]
-        check_inside(self.folder, [self.folder / name for name in (*names, self.manifest.index) if name])
-        self._check_sizes(names)
-        for name in names:
-            self._check_sum(name)
+        self._check_files([name for name in self.manifest.files if name not in self.manifest.parts], read=True)
         _ = self.index  # fails here, not at the first search
 
-    def _check_sizes(self, names: list[str]) -> None:
+    def _check_files(self, names: Iterable[str], read: bool = False) -> None:
+        """Compare the sizes of files with those in the manifest and, if they are read, their checksums, too."""
         for name in names:
-            file = self.folder / name
+            file, expected = self.folder / name, self.manifest.files[name]
             size = file.stat().st_size if file.exists() else None
-            if size != self.manifest.files[name]["size"]:
-                found = "is missing" if size is None else f"has {size} bytes"
-                self._tell_damage(name, f"{found} instead of {self.manifest.files[name]['size']} bytes")
-
-    def _check_sum(self, name: str) -> None:
-        if describe_file(self.folder / name)["sha256"] != self.manifest.files[name]["sha256"]:
-            self._tell_damage(name, "does not have the checksum that it was written with")
-
-    def _tell_damage(self, name: str, damage: str) -> None:
-        remedy = "Build the datastore again."
-        if name not in self.manifest.parts:
-            remedy = "Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
-        raise ValueError(f"{self.folder / name} {damage}. {remedy}")
-
-
-@contextmanager
-def lock_datastore(folder: Path) -> Iterator[None]:
-    """Keep other writers out of a datastore."""
-    try:
-        with FileLock(folder / LOCK, timeout=0), explain_full_disk(folder):
-            yield
-    except Timeout as error:
-        raise ValueError(
-            f"only one process may write at a time, and another one is writing to {folder}. Wait for it."
-        ) from error
+            if size is None:
+                damage = "is missing"
+            elif size != expected["size"]:
+                damage = f"has {size} bytes instead of {expected['size']}"
+            elif read and describe_file(file)["sha256"] != expected["sha256"]:
+                damage = "does not have the checksum that it was written with"
+            else:
+                continue
+            remedy = "Build the datastore again."
+            if name not in self.manifest.parts:
+                remedy = "Make the index again from the passages: Datastore.load(..., rebuild_index=True)."
+            raise ValueError(f"{file} {damage}. {remedy}")

