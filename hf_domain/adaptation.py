@@ -1,7 +1,6 @@
 """Adapt an encoder to a domain from Python, as `hf-domain mlm` does from the command line."""
 
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +18,8 @@ from hf_domain.training.masked_lm_corpus import CorpusArguments
 from hf_domain.training.options import check_names
 from hf_domain.training.pretraining import pretrain
 from hf_domain.training.pretraining_arguments import PretrainingArguments
+from hf_domain.training.recipes import TRAINING_RECIPES, list_defaults, pick_defaults
 from hf_domain.training.run import start_run
-
-
-def pick_defaults(defaults: dict[str, Any], kind: type) -> dict[str, Any]:
-    """Return the defaults that are fields of a dataclass of arguments."""
-    return {item.name: defaults[item.name] for item in fields(kind) if item.name in defaults}
 
 
 @name_arguments(
@@ -46,6 +41,7 @@ def adapt(
     learning_rate: float | None = None,
     batch_size: int = 32,
     max_seq_length: int | None = None,
+    recipe: str | None = None,
     expanded_vocabulary: str | os.PathLike | None = None,
     memory: str | None = None,
     datastore: str | os.PathLike | None = None,
@@ -69,7 +65,8 @@ def adapt(
             forgets.
         learning_rate: Default: by the encoder's size and the method, see `choose_pretraining_rate`.
         batch_size: Number of examples in a batch; a step has several with `gradient_accumulation_steps`.
-        max_seq_length: Number of tokens per example. Default: 128.
+        max_seq_length: Number of tokens per example. Default: 128, or the recipe's.
+        recipe: `modernbert` for the settings of ModernBERT's authors; what you set wins. See `hf-domain mlm --recipe`.
         expanded_vocabulary: Folder written by `hf-domain expand_vocab`.
         memory: The general encoder of G-MAP.
         datastore: Folder of the passages that RADA reads, see `build_datastore`.
@@ -93,6 +90,8 @@ def adapt(
     methods = [name for name, row in METHODS.items() if row.build is not None]
     if method not in methods:
         raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}. Choose one of them.")
+    if recipe is not None and recipe not in TRAINING_RECIPES:
+        raise ValueError(f"recipe must be one of {', '.join(TRAINING_RECIPES)}, but is {recipe}. Choose one of them.")
     check_license(data_license)
     check_model(encoder)
     folder = Path(output_dir)
@@ -100,11 +99,12 @@ def adapt(
         raise FileExistsError(
             f"output_dir must be a new or empty folder, but {folder} is not empty. Name another folder."
         )
-    defaults = METHODS[method].pretraining
+    defaults = METHODS[method].pretraining | list_defaults(recipe)
     model_options: dict[str, Any] = pick_defaults(defaults, PretrainingArguments)
     model_args = PretrainingArguments(
         model_name_or_path=os.fspath(encoder),
         method=method,
+        recipe=recipe,
         expanded_vocabulary=None if expanded_vocabulary is None else os.fspath(expanded_vocabulary),
         memory_name_or_path=memory,
         start=start,

@@ -31,7 +31,7 @@ PURPOSES = {
     "general_validation_file validation_split_percentage streaming corpus task tasks corpora mix max_seq_length "
     "line_by_line question_column_name context_column_name answer_column_name doc_stride corpus_file queries_file file "
     "id_column_name held_out_file general_file",
-    "Objective": "objective mlm_probability whole_word_mask mask_rule",
+    "Objective": "objective recipe mlm_probability whole_word_mask document_boundaries mask_rule",
     "Distillation": "strategy teacher_steps student_steps masked_lm_steps student_name_or_path num_hidden_layers "
     "hidden_size num_attention_heads intermediate_size student_layers loss",
     "Passages": "datastore num_passages append_passage",
@@ -46,7 +46,7 @@ SELDOM = (
     "max_predict_samples memory_cache passage_cache pad_to_max_length preprocessing_num_workers dask_scheduler",
     "overwrite_cache label_all_tokens n_best_size max_answer_length null_score_diff_threshold",
     "metric_name num_relation_heads teacher_layer teacher_dtype mlm_learning_rate trust_remote_code verbose",
-    "method_learning_rate overwrite_output_dir head_first_steps",
+    "method_learning_rate overwrite_output_dir decay_mlm_probability resume_decay_from head_first_steps",
     "attn_implementation",
 )
 ABOUT = ("description", "epilog", "reads_options")

@@ -20,6 +20,7 @@ from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files
 from hf_domain.tasks.files import name_label_column
 from hf_domain.training.overrides import parse_overrides
+from hf_domain.training.recipes import TRAINING_RECIPES
 from hf_domain.training.run_folder import CHECKPOINT_FILES
 
 # In the flags of a step, the folder of the comparison: a result is the same in another folder.
@@ -48,6 +49,7 @@ CACHE_FLAGS = ("memory_cache", "passage_cache")
 # Flags of masked LM that a held-out loss takes: another learning rate must not measure the same loss again.
 EVALUATION_FLAGS = {
     *("text_column_name", "line_by_line", "streaming", "max_seq_length", "mlm_probability", "whole_word_mask"),
+    *("document_boundaries", "decay_mlm_probability"),
     *("max_eval_samples", "per_device_eval_batch_size", "bf16", "bf16_full_eval", "fp16", "fp16_full_eval", "dtype"),
     *("use_cpu", "preprocessing_num_workers", "overwrite_cache", "cache_dir", "trust_remote_code"),
     *("report_to", "disable_tqdm"),
@@ -278,8 +280,9 @@ class StepLister:
         flags["train_file"] = f"{ROOT}/texts/{task}.txt" if text is None else plan.corpora[text].train_file
         if self.splits_corpus(row):
             flags["train_file"] = self.build_datastore(row, task).flags["held_out_file"]
+        published = list_published(plan.pretraining | options.pretraining)
         flags = self.join_flags(
-            flags, TRAINER_OPTIONS, CHECKPOINTS, PRETRAINING, recipe.defaults, plan.pretraining,
+            flags, TRAINER_OPTIONS, CHECKPOINTS, PRETRAINING, published, recipe.defaults, plan.pretraining,
             options.pretraining, {"seed": self.pretraining_seed},
         )  # fmt: skip
         if recipe.reads_datastore and self.has_frozen_passages(row, flags):
@@ -344,7 +347,8 @@ class StepLister:
     def measure_loss(self, row: str, task: str, corpus: str) -> Step:
         """Return the step that measures the masked-LM loss of an encoder on held-out text; rows share it."""
         encoder, name = self.name_encoder(row, task), f"{self.label_encoder(row, task)}-on-{corpus}"
-        options = self.join_flags(TRAINER_OPTIONS, PRETRAINING, self.plan.pretraining)
+        published = list_published(self.plan.pretraining)
+        options = self.join_flags(TRAINER_OPTIONS, PRETRAINING, published, self.plan.pretraining)
         file = self.plan.corpora[corpus].validation_file
         flags = self.join_flags(
             {"method": BASELINE, "model_name_or_path": self.get_encoder(row, task)},
@@ -403,6 +407,12 @@ class StepLister:
         command = TASK_COMMANDS.get(task.kind, task.kind)
         pretraining_seed = self.pretraining_seed if encoder else None
         return Step(name, "fine_tuning", command, flags, needs, row, None, task_name, seed, pretraining_seed, fold)
+
+
+def list_published(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the `recipe` among flags; a comparison's blocks keep their length, as budgets need."""
+    published = TRAINING_RECIPES.get(str(flags.get("recipe")), {})
+    return {name: value for name, value in published.items() if name != "max_seq_length"}
 
 
 def count_tokens(flags: Mapping[str, Any]) -> int:

@@ -120,6 +120,7 @@ def tokenize_corpus(
     max_seq_length: int = 128,
     line_by_line: bool = False,
     whole_words: bool = False,
+    document_boundaries: bool = False,
     num_proc: int | None = None,
     executor: Executor | None = None,
     overwrite_cache: bool = False,
@@ -134,14 +135,17 @@ def tokenize_corpus(
             and cut them into examples of exactly `max_seq_length` tokens, with special tokens at both ends; the rest of
             every 1,000 documents is dropped.
         whole_words: Keep `word_ids`, which `DataCollatorForWholeWordMask` needs.
+        document_boundaries: Fill an example with whole documents, each between its own special tokens; only documents
+            that are longer than an example are cut, and no text is dropped. `attention_mask` numbers the documents of
+            an example from 1, for `separate_documents`.
         num_proc: Number of processes; unused for a stream.
         executor: Where documents are tokenized instead, see `hf_domain.clusters.open_executor`; the examples are those
             of one process.
         overwrite_cache: Tokenize again even if a cached result exists.
 
     Returns:
-        The splits with the columns `input_ids` and, with `whole_words`, `word_ids` (None outside words). The collators
-        add the attention mask.
+        The splits with the columns `input_ids` and, with `whole_words`, `word_ids` (None outside words). Without
+        `document_boundaries` the collators add the attention mask.
 
     Raises:
         ValueError: The tokenizer cannot mask, has no separator or no word ids, or the length exceeds its limit.
@@ -160,7 +164,8 @@ def tokenize_corpus(
     check_length(tokenizer, max_seq_length)
     if not has_splits(corpus):
         corpus = load_corpus(corpus, validation_split_percentage=0)
-    columns = ["input_ids", *["word_ids"] * whole_words]
+    numbers = document_boundaries and not line_by_line
+    columns = ["input_ids", *["word_ids"] * whole_words, *["attention_mask"] * numbers]
     options: dict[str, Any] = {
         "batched": True,
         "input_columns": "text",
@@ -170,7 +175,7 @@ def tokenize_corpus(
     if isinstance(corpus, DatasetDict):
         options |= {"num_proc": num_proc, "load_from_cache_file": not overwrite_cache, "desc": "Tokenizing"}
     tokenize = partial(
-        _truncate_documents if line_by_line else _pack_documents,
+        _truncate_documents if line_by_line else _pack_whole_documents if document_boundaries else _pack_documents,
         tokenizer=tokenizer,
         max_seq_length=max_seq_length,
         whole_words=whole_words,
@@ -346,3 +351,39 @@ def _pack_documents(
         words = [word for row in range(len(texts)) for word in (*encodings.word_ids(row), None)]
         examples["word_ids"] = [[None, *words[start : start + length], None] for start in starts]
     return examples
+
+
+def _pack_whole_documents(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int, whole_words: bool
+) -> dict[str, list]:
+    encodings = tokenizer(texts, add_special_tokens=False, verbose=False)
+    documents, length = encodings["input_ids"], max_seq_length - 2
+    pieces = [(row, start) for row, tokens in enumerate(documents) for start in range(0, len(tokens), length)]
+    lengths = [min(length, len(documents[row]) - start) + 2 for row, start in pieces]
+    rows, columns, count = choose_rows(lengths, max_seq_length)
+    examples: dict[str, list] = {"input_ids": [[] for _ in range(count)], "attention_mask": [[] for _ in range(count)]}
+    if whole_words:
+        examples["word_ids"] = [[] for _ in range(count)]
+    for piece in sorted(range(len(pieces)), key=lambda piece: columns[piece]):
+        (row, start), block = pieces[piece], rows[piece]
+        tokens, numbers = documents[row][start : start + length], examples["attention_mask"][block]
+        examples["input_ids"][block] += [tokenizer.cls_token_id, *tokens, tokenizer.sep_token_id]
+        numbers += [numbers[-1] + 1 if numbers else 1] * lengths[piece]
+        if whole_words:
+            examples["word_ids"][block] += [None, *encodings.word_ids(row)[start : start + length], None]
+    return examples
+
+
+def choose_rows(lengths: list[int], width: int) -> tuple[list[int], list[int], int]:
+    """Return the row and the first column of each text, and the number of rows (first-fit decreasing)."""
+    rows, columns, filled = [0] * len(lengths), [0] * len(lengths), list[int]()
+    full, shortest = 0, min(lengths, default=0)
+    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
+        while full < len(filled) and filled[full] + shortest > width:  # a long document fills rows from the first on
+            full += 1
+        row = next((row for row in range(full, len(filled)) if filled[row] + lengths[text] <= width), len(filled))
+        if row == len(filled):
+            filled.append(0)
+        rows[text], columns[text] = row, filled[row]
+        filled[row] += lengths[text]
+    return rows, columns, len(filled)

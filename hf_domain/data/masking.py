@@ -15,13 +15,15 @@ Unigram, all text between two spaces, perhaps a sentence. Use token masking ther
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import get_worker_info
 from transformers import BatchEncoding, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 from transformers.data.data_collator import pad_without_fast_tokenizer_warning
 
@@ -216,10 +218,35 @@ class PlacingCollator:
 
     collator: Any
     masking: Any
+    decay: tuple[int, float] | None = None
+    """The step from which on another share of the tokens is masked, and this share."""
+    batches_per_step: int = 1
+    first_step: int = 0
+    """The step of the epoch's first batch."""
+    made: int = 0
+    """Number of batches since then, in this process."""
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> Any:
         """Make a batch with `target_places`."""
-        batch = self.collator(examples)
-        if not self.masking.by_example:
-            batch["target_places"] = (batch["labels"].flatten() != -100).nonzero().flatten()
+        if self.masking.by_example:
+            return self.collator(examples)
+        with self.mask_by_step():
+            batch = self.collator(examples)
+        batch["target_places"] = (batch["labels"].flatten() != -100).nonzero().flatten()
         return batch
+
+    @contextmanager
+    def mask_by_step(self) -> Iterator[None]:
+        """Mask the share of the batch's step. Batches are made ahead of it, so the trainer's state cannot tell."""
+        worker, number = get_worker_info(), self.made
+        self.made += 1
+        if worker is not None:  # the workers make the batches in turn
+            number = worker.id + number * worker.num_workers
+        if self.decay is None or self.first_step + number // self.batches_per_step < self.decay[0]:
+            yield
+            return
+        share, self.masking.mlm_probability = self.masking.mlm_probability, self.decay[1]
+        try:
+            yield
+        finally:
+            self.masking.mlm_probability = share

@@ -17,6 +17,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from hf_domain.hub import check_license, is_hub_id
 from hf_domain.methods import METHODS, PLAIN, TASK_METHODS
 from hf_domain.training.device import compile_if_it_pays, is_fast_in_bfloat16
+from hf_domain.training.recipes import list_defaults
 from hf_domain.training.settings import read_settings
 
 PADDING_FREE = "Compute no padding: several texts share a row, without attention between them."
@@ -236,7 +237,7 @@ RANGES = {
         "neftune_noise_alpha",
         "above 0": "learning_rate pretraining_learning_rate mlm_learning_rate method_learning_rate "
         "num_train_epochs adam_epsilon",
-        "above 0 and at most 1": "mlm_probability",
+        "above 0 and at most 1": "mlm_probability decay_mlm_probability",
         "at least 0 and below 1": "adam_beta1 adam_beta2 label_smoothing_factor",
         "at least 0 and below 100": "validation_split_percentage",
         "at least 1, or -1 for no limit": "max_steps",
@@ -354,6 +355,9 @@ class ScriptParser(OneLineParser, HfArgumentParser):
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
         """Parse and check all arguments; unknown ones are an error."""
         values, unknown = super().parse_known_args(args, namespace)
+        if (recipe := getattr(values, "recipe", None)) is not None:
+            self.set_defaults(**list_defaults(recipe))
+            values, unknown = super().parse_known_args(args, namespace)
         if unknown:
             known = [f"--{item.name}" for kind in self.dataclass_types for item in fields(kind)]
             similar = get_close_matches(unknown[0].partition("=")[0], known, n=1)

@@ -107,6 +107,7 @@ def load_examples(
     corpus: Any = None,
     validation: Any = None,
     general: Any = None,
+    document_boundaries: bool = False,
 ) -> tuple[Any, Any]:
     """Return the tokenized splits (or streams) of a corpus, and its documents.
 
@@ -114,11 +115,13 @@ def load_examples(
         corpus: Documents in memory, see `load_corpus`. Default: the files that the arguments name.
         validation: Held-out documents in memory.
         general: Held-out general text in memory.
+        document_boundaries: See `tokenize_corpus`.
     """
     splits = load_documents(args, model_args, do_eval, corpus, validation)
     tokenizing: dict[str, Any] = {
         "max_seq_length": args.max_seq_length,
         "line_by_line": args.line_by_line,
+        "document_boundaries": document_boundaries,
         "whole_words": args.whole_word_mask,
         "num_proc": args.preprocessing_num_workers,
         "overwrite_cache": args.overwrite_cache,

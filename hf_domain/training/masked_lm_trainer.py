@@ -3,15 +3,18 @@
 import logging
 import math
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import IterableDataset
 from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_domain.data.masking import PlacingCollator
 from hf_domain.training.callbacks import MaskRenewal
+from hf_domain.training.recipes import find_decay
 from hf_domain.training.run import save_metrics
 from hf_domain.training.terminal import show_progress
 
@@ -30,11 +33,20 @@ class MaskedLMTrainer(Trainer):
 
     Args:
         masking: The collator of data/masking.py or data/causal.py that draws the masks; others may wrap it.
+        decay_mlm_probability: Share of the tokens to mask while a schedule decays, and in evaluations.
+        trunk: A checkpoint whose weights and optimizer this training decays from its first step on.
     """
 
-    def __init__(self, *args: Any, masking: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        masking: Any,
+        decay_mlm_probability: float | None = None,
+        trunk: str | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self.masking = masking
+        self.masking, self.decay_mlm_probability, self.trunk = masking, decay_mlm_probability, trunk
         self.data_collator = PlacingCollator(self.data_collator, masking)
         if self.args.dataloader_persistent_workers:
             # They would repeat the masks of an epoch, and read the first evaluation's text in every later one.
@@ -43,6 +55,27 @@ class MaskedLMTrainer(Trainer):
             )
             self.args.dataloader_persistent_workers = False
         self.add_callback(MaskRenewal(masking))
+        self.add_callback(StepCounter(self))
+
+    def load_trunk(self) -> None:
+        """Load the weights of the trunk, unless a killed run resumes."""
+        if self.trunk is not None and self.args.resume_from_checkpoint is None:
+            self._load_from_checkpoint(self.trunk)
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Create the optimizer, in the state that the trunk left."""
+        optimizer = super().create_optimizer(model)
+        if self.trunk is not None and self.args.resume_from_checkpoint is None:
+            load_optimizer(optimizer, self.trunk, self.args.learning_rate)
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Create the schedule, and let the collator know when it decays."""
+        start = find_decay(self.args, num_training_steps, is_whole=self.trunk is not None)
+        if start is not None and self.decay_mlm_probability is not None:
+            collator: Any = self.data_collator
+            collator.decay = (start, self.decay_mlm_probability)
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """Return the mean loss over all masked tokens as the loss.
@@ -52,10 +85,15 @@ class MaskedLMTrainer(Trainer):
         """
         epoch, self.masking.epoch, self.masking.by_example = self.masking.epoch, 0, True
         self.loss_and_count = torch.zeros(2, dtype=torch.float64)
+        share = getattr(self.masking, "mlm_probability", None)
+        if self.decay_mlm_probability is not None:
+            self.masking.mlm_probability = self.decay_mlm_probability
         try:
             output = super().evaluation_loop(*args, **kwargs)
         finally:
             self.masking.epoch, self.masking.by_example = epoch, False
+            if share is not None:
+                self.masking.mlm_probability = share
         loss, count = self.loss_and_count.tolist()
         if not count:
             raise ValueError(
@@ -86,6 +124,21 @@ class MaskedLMTrainer(Trainer):
         # `gather_for_metrics` drops the examples that fill up the last batch of several processes.
         self.loss_and_count += self.accelerator.gather_for_metrics(by_example).cpu().double().sum(0)
         return losses.sum() / is_masked.sum().clamp(min=1), None, None
+
+
+class StepCounter(TrainerCallback):
+    """Tells the collator of a trainer the step of an epoch's first batch."""
+
+    def __init__(self, trainer: MaskedLMTrainer):
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        """Set the step, which a resumed run reads from its checkpoint."""
+        collator: Any = self.trainer.data_collator
+        # Trainer makes the batches of a stream before the checkpoint again, unless its position was saved.
+        repeats = isinstance(self.trainer.train_dataset, IterableDataset) and not args.ignore_data_skip
+        collator.first_step, collator.made = 0 if repeats else state.global_step, 0
+        collator.batches_per_step = args.gradient_accumulation_steps
 
 
 class HeadFirst(TrainerCallback):
@@ -124,7 +177,7 @@ def start_new_head(trainer: MaskedLMTrainer, num_steps: int | None) -> None:
         f"{first} (--head_first_steps)."
     )
     decoder, table = model.get_output_embeddings(), model.get_input_embeddings()
-    if trainer.args.resume_from_checkpoint is not None or decoder is None:
+    if trainer.args.resume_from_checkpoint is not None or trainer.trunk is not None or decoder is None:
         return
     counts = torch.ones(len(decoder.weight), dtype=torch.float64)
     for row in islice(trainer.train_dataset, BLOCKS_TO_COUNT):  # type: ignore[arg-type]
@@ -134,6 +187,54 @@ def start_new_head(trainer: MaskedLMTrainer, num_steps: int | None) -> None:
             decoder.weight.copy_(table.weight)
         if getattr(decoder, "bias", None) is not None:
             decoder.bias.copy_((counts / counts.sum()).log())
+
+
+def read_trunk(trunk: str) -> dict[str, Any]:
+    """Return the state of the optimizer in a checkpoint.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: The learning rate has decayed.
+    """
+    file = Path(trunk, "optimizer.pt")
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"--resume_decay_from must name a checkpoint with an optimizer, but {file} is missing. Name a folder "
+            "checkpoint-... of a training."
+        )
+    state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    for group in state["param_groups"]:
+        if group["lr"] < group["initial_lr"]:
+            raise ValueError(
+                f"--resume_decay_from must name a checkpoint at the full learning rate, {group['initial_lr']:.3g}, but "
+                f"{trunk} is at {group['lr']:.3g}. Name one between the warm-up and the decay."
+            )
+    return state
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, trunk: str, learning_rate: float) -> None:
+    """Load the optimizer of a checkpoint, see `read_trunk`.
+
+    Args:
+        optimizer: Changed in place.
+        trunk: Folder of the checkpoint.
+        learning_rate: Rate of the encoder's weights; other rates keep their ratio to it.
+
+    Raises:
+        ValueError: The checkpoint is of a training of other weights.
+    """
+    try:
+        optimizer.load_state_dict(read_trunk(trunk))
+    except ValueError as error:
+        if "parameter group" not in str(error):
+            raise
+        raise ValueError(
+            f"--resume_decay_from must name a checkpoint of the same method and options, but {trunk} trained other "
+            "weights. Use the flags of its run."
+        ) from None
+    factor = learning_rate / optimizer.param_groups[0]["lr"]
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] = factor * group["lr"]
 
 
 def evaluate_start(trainer: Trainer, general: Any = None) -> None:

@@ -1,5 +1,7 @@
 """Run an encoder on rows that several texts share, without attention between them.
 
+`remove_padding` packs the texts of a padded batch. `separate_documents` reads blocks that were packed before.
+
 A padded batch has a row for each text, as long as the longest. Here the encoder reads fewer rows of that length: texts
 are put into rows (first-fit decreasing), positions restart with every text, and a mask keeps each text to itself. The
 states return to the padded batch, so heads, losses and collators are unchanged. Rows instead of one long row keep the
@@ -20,6 +22,7 @@ from transformers.masking_utils import (
     packed_sequence_mask_function,
 )
 
+from hf_domain.data.corpora import choose_rows
 from hf_domain.methods import find_methods
 from hf_domain.modeling.backbone import find_encoder
 
@@ -37,39 +40,65 @@ def remove_padding(model: Any) -> None:
     encoder = find_encoder(base)
     if type(base).__name__.endswith("ForQuestionAnswering"):
         base.register_forward_hook(_leave_out_padding, with_kwargs=True)
-    check_packable(base, encoder)
+    remedy = "Leave --padding_free out; --train_sampling_strategy group_by_length reduces padding, too."
+    check_packable(base, encoder, "--padding_free", ("sdpa", "eager"), remedy)
     # A bound method: a deep copy of the model binds it to the copy. A closure would keep running the original.
     encoder.forward = MethodType(_pack_around(encoder), encoder)
 
 
-def check_packable(model: PreTrainedModel, encoder: PreTrainedModel) -> None:
-    """Raise a ValueError unless a model can read packed texts."""
+def separate_documents(model: Any) -> None:
+    """Make the encoder of a model keep the documents of a packed example apart.
+
+    No token attends to another document, and positions restart with each. `attention_mask` numbers the documents of an
+    example from 1, and is 0 at padding; see `tokenize_corpus`. Only the instance's `forward` is replaced.
+
+    Raises:
+        ValueError: The model cannot read packed texts.
+    """
+    base: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    encoder, name = find_encoder(base), "--document_boundaries"
+    check_packable(base, encoder, name, ("sdpa", "eager", "flash_attention_2"), f"Leave {name} out.")
+    encoder.forward = MethodType(wraps(type(encoder).forward)(_forward_separated), encoder)
+
+
+def check_packable(
+    model: PreTrainedModel, encoder: PreTrainedModel, flag: str, attentions: tuple[str, ...], remedy: str
+) -> None:
+    """Raise a ValueError unless a model can read packed texts.
+
+    Args:
+        flag: What asks for it, for errors.
+        attentions: Implementations of attention that can.
+        remedy: What to do instead.
+    """
     config: Any = model.config
-    remedy = "Leave --padding_free out; --train_sampling_strategy group_by_length reduces padding, too."
     while hasattr(config, "backbone_config"):
         if any(method.reads_memory or method.reads_passages for method in find_methods(config.model_type)):
             raise ValueError(
-                f"--padding_free needs a model that reads the texts alone, but {config.model_type} reads other states "
+                f"{flag} needs a model that reads the texts alone, but {config.model_type} reads other states "
                 f"beside each text. {remedy}"
             )
         config = config.backbone_config
-    if (attention := encoder.config._attn_implementation) not in ("sdpa", "eager"):
-        raise ValueError(f"--padding_free needs the attention sdpa or eager, but the model uses {attention}. {remedy}")
+    if (attention := encoder.config._attn_implementation) not in attentions:
+        raise ValueError(
+            f"{flag} needs the attention {' or '.join(attentions)}, but the model uses {attention}. {remedy}"
+        )
     if not keeps_texts_apart(encoder):
         raise ValueError(
-            "--padding_free needs an encoder that takes positions and a mask of any form, but a "
-            f"{config.model_type} does not. {remedy}"
+            f"{flag} needs an encoder that takes positions and a mask of any form, but a {config.model_type} does not. "
+            f"{remedy}"
         )
 
 
 @torch.no_grad()
 def keeps_texts_apart(encoder: Any) -> bool:
     """Return whether an encoder gives two texts in a row the states that each has alone, as a few tokens show."""
-    forward, was_training = type(encoder).forward, encoder.training
+    forward, was_training, attention = type(encoder).forward, encoder.training, encoder.config._attn_implementation
     ids = torch.arange(1, 8, device=encoder.device)[None] + (getattr(encoder.config, "pad_token_id", None) or 0)
     texts = torch.tensor([[1, 1, 1, 1, 2, 2, 2]], device=encoder.device)
     encoder.eval()
     try:
+        encoder.config._attn_implementation = "sdpa" if attention == "flash_attention_2" else attention
         alone = [forward(encoder, each, attention_mask=torch.ones_like(each)) for each in ids.split((4, 3), dim=1)]
         expected = torch.cat([each.last_hidden_state for each in alone], dim=1)
         together = forward(encoder, ids, attention_mask=torch.ones_like(ids)).last_hidden_state
@@ -77,25 +106,11 @@ def keeps_texts_apart(encoder: Any) -> bool:
     except Exception:  # each family has its own
         return False
     finally:
+        encoder.config._attn_implementation = attention
         encoder.train(was_training)
     # What remains of the influence of the other text is rounding: at most 4e-6 in float32; a convolution leaves 5e-3.
     leak, influence = ((each - expected).abs().max() for each in (packed, together))
     return bool(leak <= torch.finfo(encoder.dtype).eps ** 0.5 * influence)
-
-
-def choose_rows(lengths: list[int], width: int) -> tuple[list[int], list[int], int]:
-    """Return the row and the first column of each text, and the number of rows (first-fit decreasing)."""
-    rows, columns, filled = [0] * len(lengths), [0] * len(lengths), list[int]()
-    full, shortest = 0, min(lengths, default=0)
-    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
-        while full < len(filled) and filled[full] + shortest > width:  # a long document fills rows from the first on
-            full += 1
-        row = next((row for row in range(full, len(filled)) if filled[row] + lengths[text] <= width), len(filled))
-        if row == len(filled):
-            filled.append(0)
-        rows[text], columns[text] = row, filled[row]
-        filled[row] += lengths[text]
-    return rows, columns, len(filled)
 
 
 def make_masks(config: Any, texts: torch.Tensor, dtype: torch.dtype) -> Any:
@@ -118,18 +133,37 @@ def make_masks(config: Any, texts: torch.Tensor, dtype: torch.dtype) -> Any:
     return create_bidirectional_mask(**options)
 
 
-def _forward_separated(self: Any, input_ids: torch.Tensor, texts: torch.Tensor, **kwargs: Any) -> Any:
-    """Run an encoder on rows of several texts, which `texts` numbers from 1; 0 is padding."""
+def _forward_separated(
+    self: Any, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **kwargs: Any
+) -> Any:
+    """Run an encoder on rows whose documents `attention_mask` numbers."""
+    forward = type(self).forward
+    inputs = {**kwargs, "input_ids": input_ids, "attention_mask": attention_mask}
+    if input_ids is None or attention_mask is None or attention_mask.dim() != 2:
+        return forward(self, **inputs)
     place = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-    is_first = torch.ones_like(texts, dtype=torch.bool)
-    is_first[:, 1:] = texts[:, 1:] != texts[:, :-1]
-    positions = place - torch.where(is_first, place, 0).cummax(1).values
+    is_first = torch.ones_like(attention_mask, dtype=torch.bool)
+    is_first[:, 1:] = attention_mask[:, 1:] != attention_mask[:, :-1]
+    inputs["position_ids"] = place - torch.where(is_first, place, 0).cummax(1).values
+    real = attention_mask > 0
     embeddings: Any = getattr(self, "embeddings", None)
     if hasattr(embeddings, "create_position_ids_from_input_ids"):  # RoBERTa's start behind the id of padding
         first = embeddings.padding_idx
-        positions = torch.where(texts > 0, positions + first + 1, first)
-    inputs = kwargs | {"position_ids": positions, "attention_mask": make_masks(self.config, texts, self.dtype)}
-    return type(self).forward(self, input_ids, **inputs)
+        inputs["position_ids"] = torch.where(real, inputs["position_ids"] + first + 1, first)
+    if self.config._attn_implementation != "flash_attention_2":
+        return forward(self, **inputs | {"attention_mask": make_masks(self.config, attention_mask, self.dtype)})
+    # Flash attention reads no mask, but one long row and where its documents begin.
+    for name in ("input_ids", "position_ids", "token_type_ids"):
+        if inputs.get(name) is not None:
+            inputs[name] = inputs[name][real][None]
+    bounds = torch.cat([is_first[real].nonzero().flatten(), real.sum()[None]]).to(torch.int32)
+    longest = int(bounds.diff().max())
+    inputs |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
+    outputs = forward(self, **inputs | {"attention_mask": None})
+    states = outputs.last_hidden_state
+    rows = states.new_zeros((*input_ids.shape, states.shape[-1]))
+    outputs.last_hidden_state = rows.masked_scatter(real[..., None], states)
+    return outputs
 
 
 def _leave_out_padding(model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
@@ -186,12 +220,15 @@ def _pack_around(encoder: Any) -> Any:
             return states.view(size, width, -1)
 
         numbers = torch.arange(1, size + 1, device=real.device)[:, None].expand(size, width)
+        inputs |= {
+            "input_ids": pack(input_ids, self.config.pad_token_id or 0),
+            "attention_mask": pack(numbers, 0),
+        }
         if kwargs.get("token_type_ids") is not None:
-            kwargs["token_type_ids"] = pack(kwargs["token_type_ids"], 0)
+            inputs["token_type_ids"] = pack(kwargs["token_type_ids"], 0)
         unpack = unpack_states
         try:
-            packed_ids = pack(input_ids, self.config.pad_token_id or 0)
-            outputs = _forward_separated(self, packed_ids, pack(numbers, 0), **kwargs)
+            outputs = _forward_separated(self, **inputs)
         finally:
             unpack = None
         outputs.last_hidden_state = unpack_states(outputs.last_hidden_state)

@@ -40,8 +40,9 @@ from hf_domain.training.masked_lm_trainer import (
     start_new_head,
 )
 from hf_domain.training.method_rate import choose_method_rate, choose_pretraining_rate
+from hf_domain.training.out_of_memory import fit_to_memory
 from hf_domain.training.overrides import load_config
-from hf_domain.training.padding_free import remove_padding
+from hf_domain.training.padding_free import remove_padding, separate_documents
 from hf_domain.training.pretraining_arguments import PretrainingArguments, check_options
 from hf_domain.training.run import finish_run, limit_length, load_tokenizer, run_training
 from hf_domain.training.sentence_modules import keep_sentence_modules
@@ -76,9 +77,11 @@ def pretrain(
         The trainer with the finished model.
     """
     texts = {"corpus": corpus, "validation": validation, "general": general}
-    trainer, documents = train_masked_lm(
-        model_args, data_args, passage_args, training_args, **texts, num_tokens=num_tokens
-    )
+
+    def train(args: TrainingArguments) -> tuple[MaskedLMTrainer, Any]:
+        return train_masked_lm(model_args, data_args, passage_args, args, **texts, num_tokens=num_tokens)
+
+    trainer, documents = fit_to_memory(train, training_args)
     if training_args.do_train and training_args.should_save:
         keep_sentence_modules(model_args, Path(str(training_args.output_dir)))
     train_texts = documents["train"] if isinstance(documents, DatasetDict) else None
@@ -107,23 +110,28 @@ def train_masked_lm(
     """
     check_options(model_args, data_args, training_args)
     delta = load_delta(model_args)
-    tokenizer = load_tokenizer(model_args, data_args.max_seq_length)
+    # A recipe's length is the most that it takes.
+    tokenizer = load_tokenizer(model_args, None if model_args.recipe else data_args.max_seq_length)
     model = load_masked_lm(model_args, tokenizer, delta)
-    if training_args.learning_rate is None:
-        training_args.learning_rate = choose_pretraining_rate(model, METHODS[model_args.method])
+    fit_training(model, tokenizer, model_args, data_args, training_args)
     if num_tokens is not None:
         tokens = training_args.train_batch_size * training_args.gradient_accumulation_steps * data_args.max_seq_length
         training_args.max_steps = max(1, num_tokens // tokens)
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
-        examples, documents = load_examples(data_args, model_args, training_args.do_eval, tokenizer, **texts)
+        examples, documents = load_examples(
+            *(data_args, model_args, training_args.do_eval, tokenizer),
+            **texts,
+            document_boundaries=model_args.document_boundaries,
+        )
         if passages is not None:
             examples = passages.look_up_blocks(examples, data_args.preprocessing_num_workers)
     if training_args.do_train:
         check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
-    is_packed = not (data_args.line_by_line or model_args.padding_free)
-    if training_args.do_train and is_packed and passages is None and isinstance(training_args, PretrainerArguments):
-        training_args.choose_compilation(count_passes(training_args, examples["train"]))
+        is_packed = not (data_args.line_by_line or model_args.padding_free or model_args.document_boundaries)
+        has_equal_shapes = is_packed and passages is None
+        if isinstance(training_args, PretrainerArguments) and has_equal_shapes:
+            training_args.choose_compilation(count_passes(training_args, examples["train"]))
     masking = collator = make_collator(tokenizer, data_args, training_args)
     if passages is not None:
         passages.fill_cache(examples, training_args, data_args.dask_scheduler)
@@ -136,6 +144,8 @@ def train_masked_lm(
         processing_class=tokenizer,
         data_collator=collator,
         masking=masking,
+        decay_mlm_probability=model_args.decay_mlm_probability,
+        trunk=model_args.resume_decay_from,
     )
     log_auxiliary_losses(trainer)
     start_new_head(trainer, model_args.head_first_steps)
@@ -155,6 +165,7 @@ def train_and_save(trainer: MaskedLMTrainer, model_args: PretrainingArguments, g
     pushes, args.push_to_hub = args.push_to_hub, args.push_to_hub and not method.finish
     with hold_frozen_weights(trainer):
         if args.do_train:
+            trainer.load_trunk()
             prepare_start(trainer, model_args)
             evaluate_start(trainer, general)
             run_training(trainer)
@@ -170,6 +181,31 @@ def count_passes(args: TrainingArguments, examples: Any) -> int:
     if args.max_steps > 0:
         return args.max_steps * args.gradient_accumulation_steps
     return int(args.num_train_epochs * len(examples)) // (args.train_batch_size * args.world_size)
+
+
+def fit_training(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    model_args: PretrainingArguments,
+    data_args: CorpusArguments,
+    training_args: TrainingArguments,
+) -> None:
+    """Let the encoder read whole documents, and choose what depends on it: the rate, and the length of a recipe."""
+    if model_args.document_boundaries:
+        try:
+            separate_documents(model)
+        except ValueError as error:
+            if model_args.recipe is None:
+                raise
+            model_args.document_boundaries = False
+            logger.info(f"Blocks have no boundaries between documents: {error}")
+        else:  # the attention mask numbers documents: its sum is no number of tokens
+            training_args.include_num_input_tokens_seen = "all"
+    if model_args.recipe is not None and tokenizer.model_max_length < data_args.max_seq_length:
+        data_args.max_seq_length = tokenizer.model_max_length
+        logger.info(f"Blocks have {data_args.max_seq_length:,} tokens, the encoder's limit")
+    if training_args.learning_rate is None:
+        training_args.learning_rate = choose_pretraining_rate(model, METHODS[model_args.method])
 
 
 def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
@@ -240,7 +276,7 @@ def load_weights(args: PretrainingArguments, config: Any) -> PreTrainedModel:
         ValueError: Weights have other shapes than the configuration says.
     """
     options: dict[str, Any] = {**args.hub_options}
-    if args.attn_implementation is not None:
+    if args.attn_implementation is not None and (args.recipe is None or supports(config, args.attn_implementation)):
         options["attn_implementation"] = args.attn_implementation
     with hide_load_report(), explain_pickles(args.model_name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
@@ -274,6 +310,12 @@ def mark_new_head(model: PreTrainedModel, missing: set[str]) -> set[str]:
     return set()
 
 
+def supports(config: Any, attention: str) -> bool:
+    """Return whether a family has flash attention; all have the others."""
+    model_class = MODEL_FOR_MASKED_LM_MAPPING.get(type(config), None)
+    return not attention.startswith("flash") or getattr(model_class, "_supports_flash_attn", False)
+
+
 def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | None:
     """Load the checkpoint's own tokenizer; None if it has none."""
     try:
@@ -288,7 +330,8 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     A checkpoint of the method and a resumed run are already prepared.
     """
     method, train_args = METHODS[args.method], trainer.args
-    if method.prepare is None or args.start == "paper" or train_args.resume_from_checkpoint is not None:
+    is_prepared = train_args.resume_from_checkpoint is not None or args.resume_decay_from is not None
+    if method.prepare is None or args.start == "paper" or is_prepared:
         return
     if not method.is_built_around(load_config(args)[0].model_type):
         return

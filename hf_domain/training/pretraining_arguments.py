@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from transformers import TrainingArguments
+from transformers.trainer_utils import SchedulerType
 
 from hf_domain.data.causal import check_causal
 from hf_domain.data.files import check_held_out, find_files
 from hf_domain.methods import BASELINE, METHODS, PRETRAINING_METHODS
 from hf_domain.training.arguments import PADDING_FREE, ModelArguments, check_best_metric, check_work
 from hf_domain.training.masked_lm_corpus import CorpusArguments, split_mix
+from hf_domain.training.masked_lm_trainer import read_trunk
 from hf_domain.training.overrides import load_config
+from hf_domain.training.recipes import TRAINING_RECIPES
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,24 @@ class PretrainingArguments(ModelArguments):
         default="float32", metadata={"help": "Data type of the weights; use --bf16 for mixed precision."}
     )
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
+    recipe: str | None = field(
+        default=None,
+        metadata={"help": "Published settings as defaults of the other flags.", "choices": [*TRAINING_RECIPES]},
+    )
+    document_boundaries: bool = field(
+        default=False, metadata={"help": "Pack whole documents into blocks, without attention between them."}
+    )
+    decay_mlm_probability: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share of tokens to mask while a warmup_stable_decay schedule decays, and in evaluations. "
+            "Default: --mlm_probability."
+        },
+    )
+    resume_decay_from: str | None = field(
+        default=None,
+        metadata={"help": "A checkpoint of another run, before its decay: this run lets its rate decay, on this text."},
+    )
     attn_implementation: str | None = field(
         default=None, metadata={"help": "Attention: sdpa, eager or flash_attention_2. Default: transformers' choice."}
     )
@@ -72,6 +93,8 @@ def check_options(
         check_causal(load_config(model_args)[0].model_type)
     if data_args.objective == "clm" and model_args.padding_free:
         raise ValueError("--padding_free needs --objective mlm, but the objective is clm. Leave --padding_free out.")
+    check_packing(model_args, data_args)
+    check_trunk(model_args, training_args)
     if data_args.mix is not None:
         path, _ = split_mix(data_args.mix)
         names = ("validation_file", "general_validation_file")
@@ -90,6 +113,37 @@ def check_files(data_args: CorpusArguments, do_eval: bool) -> None:
     """Raise a FileNotFoundError for a missing file that would be read only after the corpus is tokenized."""
     files = [*(data_args.general_validation_file or [])] if do_eval else []
     find_files([*files, split_mix(data_args.mix)[0]] if data_args.mix is not None else files)
+
+
+def check_packing(model_args: PretrainingArguments, data_args: CorpusArguments) -> None:
+    """Raise a ValueError if a flag excludes blocks of whole documents, or another share of masks in the decay."""
+    is_causal = data_args.objective == "clm"
+    if model_args.document_boundaries and (data_args.line_by_line or model_args.padding_free or is_causal):
+        raise ValueError(
+            "--document_boundaries must be used without --line_by_line, --padding_free and --objective clm, but one of "
+            "them is set. Leave it out, or set --document_boundaries false."
+        )
+    if model_args.decay_mlm_probability is not None and is_causal:
+        raise ValueError(
+            "--decay_mlm_probability, which a recipe sets, needs --objective mlm, but the objective is clm. Leave the "
+            "flag or the recipe out."
+        )
+
+
+def check_trunk(model_args: PretrainingArguments, training_args: TrainingArguments) -> None:
+    """Check the checkpoint whose rate decays, and take its rate and the schedule; see `check_options`."""
+    if (trunk := model_args.resume_decay_from) is None:
+        return
+    if training_args.fsdp or training_args.deepspeed or not training_args.do_train:
+        raise ValueError(
+            "--resume_decay_from needs --do_train and whole weights, but the run does not train, or shards them. Add "
+            "--do_train, and leave FSDP and DeepSpeed out."
+        )
+    state = read_trunk(trunk)
+    training_args.lr_scheduler_type = SchedulerType.WARMUP_STABLE_DECAY
+    training_args.warmup_steps = 0
+    if training_args.learning_rate is None:
+        training_args.learning_rate = state["param_groups"][0]["initial_lr"]
 
 
 def check_smoothing(model_args: PretrainingArguments, training_args: TrainingArguments) -> None:

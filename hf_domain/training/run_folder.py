@@ -71,8 +71,8 @@ HELD = ("learning_rate", "method_learning_rate", "weight_decay", "adam_beta1", "
 # A resumed run may move its cache but not add or drop it: cached states are rounded.
 CACHES = ("memory_cache", "passage_cache")
 # Options that name files or models, besides `*_file` and `*_or_path`.
-PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name", "model",
-         "teacher")  # fmt: skip
+PATHS = ("tokenizer_name", "config_name", "expanded_vocabulary", "datastore", "dataset_name", "resume_decay_from",
+         "model", "teacher")  # fmt: skip
 
 
 def run_in_folder(run: Callable[..., Any], *arguments: Any, free: Collection[str] = ()) -> None:

@@ -43,6 +43,17 @@ def test_steps_of_a_plan(tmp_path, load):
     assert {step.corpus for step in steps if step.kind == "held_out_loss"} == {"pets", "general"}
 
 
+def test_a_published_recipe_is_a_default_of_a_row(content, list_by_name):
+    """Flags of the plan win, and blocks keep their length: a budget is a number of tokens."""
+    content["methods"] = {"dapt": {"pretraining": {"recipe": "modernbert", "mlm_probability": 0.2}}, "plain": None}
+    content["methods"]["plain"] = {"recipe": "dapt"}
+    steps = list_by_name()
+    flags, plain = steps["dapt-pets"].flags, steps["plain-pets"].flags
+    assert (flags["recipe"], flags["mlm_probability"], flags["decay_mlm_probability"]) == ("modernbert", 0.2, 0.15)
+    assert flags["lr_scheduler_type"] == "warmup_stable_decay" and "lr_scheduler_type" not in plain
+    assert (flags["max_seq_length"], flags["max_steps"]) == (plain["max_seq_length"], plain["max_steps"])
+
+
 def test_a_row_may_have_seeds_of_its_own(content, tmp_path, load):
     """A row without a pre-training has as many runs as one with several."""
     content |= {"methods": {"no_adaptation": {"seeds": [1, 2, 3, 4]}, "dapt": None}, "seeds": [1, 2]}

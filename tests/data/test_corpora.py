@@ -333,6 +333,32 @@ def test_packed_examples_hold_all_text_but_the_remainder(kind, streaming):
     assert [word for example in examples for word in example["word_ids"][1:-1]] == words[: len(examples) * 14]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_blocks_of_whole_documents_hold_all_text(streaming):
+    """A long document is cut; every piece is between special tokens, and has a number of its own in its block."""
+    tokenizer = make_bert_tokenizer()
+    texts = [*SENTENCES[:4], " ".join(SENTENCES[:4]), *(sentence.split()[0] for sentence in SENTENCES[:4])]
+    documents = Dataset.from_dict({"text": texts})
+    corpus = IterableDatasetDict(train=documents.to_iterable_dataset()) if streaming else DatasetDict(train=documents)
+    options = {"max_seq_length": 24, "whole_words": True, "document_boundaries": True}
+    blocks = list(tokenize_corpus(corpus, tokenizer, **options)["train"])
+    expected, found = [], []
+    for text in texts:
+        encoding = tokenizer(text, add_special_tokens=False)
+        pieces = [(encoding["input_ids"][start : start + 22], encoding.word_ids()[start : start + 22])
+                  for start in range(0, len(encoding["input_ids"]), 22)]  # fmt: skip
+        expected += [([2, *tokens, 3], [None, *words, None]) for tokens, words in pieces]
+    for block in blocks:
+        numbers = block["attention_mask"]
+        assert len(numbers) == len(block["input_ids"]) == len(block["word_ids"]) <= 24
+        assert numbers == sorted(numbers) and {*numbers} == {*range(1, max(numbers) + 1)}
+        for number in {*numbers}:
+            places = [place for place, each in enumerate(numbers) if each == number]
+            found.append(tuple([block[name][place] for place in places] for name in ("input_ids", "word_ids")))
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+    assert len(blocks) < len(expected) and any(len(block["input_ids"]) == 24 for block in blocks)
+
+
 def test_word_ids_of_a_long_document(tmp_path):
     tokenizer = make_bert_tokenizer()
     corpus = DatasetDict(train=Dataset.from_dict({"text": ["text " * 70000]}))

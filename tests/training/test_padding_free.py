@@ -1,6 +1,7 @@
 """Batches without padding give the losses and gradients of padded ones, in fewer rows."""
 
 import copy
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -10,20 +11,23 @@ from method_models import READERS, make_exbert, make_gmap, make_rada, make_varma
 from script_runs import read_losses, run_script, save_tiny_bert, write_jsonl
 from tiny_models import VOCAB_SIZE, make_config, make_masked_lm
 from tiny_tokenizers import SENTENCES
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     BertConfig,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_domain import VarMAEForQuestionAnswering
+from hf_domain.data.corpora import choose_rows
 from hf_domain.examples import run_classification, run_mlm
 from hf_domain.methods.lora import add_lora
 from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.modeling.backbone import find_encoder, find_layers
 from hf_domain.training import padding_free
-from hf_domain.training.padding_free import choose_rows, remove_padding
+from hf_domain.training.padding_free import remove_padding, separate_documents
 
 LENGTHS = [12, 3, 5, 7, 2, 12, 4, 6]  # of 12 places; first-fit decreasing takes five rows
 
@@ -258,3 +262,54 @@ def test_the_flag_of_a_task(encoder, tmp_path, monkeypatch):
         for name in ("padded", "free")
     ]
     assert results[1]["eval_loss"] == pytest.approx(results[0]["eval_loss"], rel=1e-4)
+
+
+def attend_by_document(module, query, key, value, attention_mask, scaling=None, sliding_window=None, **kwargs):
+    """Flash attention on one long row, computed one document after the other."""
+    assert attention_mask is None and query.shape[0] == 1
+    bounds, parts = kwargs["cu_seq_lens_q"].tolist(), []
+    assert kwargs["max_length_k"] == max(end - start for start, end in pairwise(bounds))
+    for start, end in pairwise(bounds):
+        own = [states[:, :, start:end] for states in (query, key, value)]
+        place = torch.arange(end - start)
+        # transformers gives flash attention the width of one side plus one.
+        near = None if sliding_window is None else (place - place[:, None]).abs() < sliding_window
+        parts.append(scaled_dot_product_attention(*own, attn_mask=near, scale=scaling))
+    return torch.cat(parts, 2).transpose(1, 2), None
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flash_attention_2"])
+@pytest.mark.parametrize("family", READERS)
+def test_documents_of_a_block_are_read_apart(family, attention, monkeypatch):
+    """States of blocks are those of each document alone, also with padding on the left."""
+    torch.manual_seed(0)
+    model = make_masked_lm(family, dropout=0.0)
+    encoder = find_encoder(model)
+    pad = encoder.config.pad_token_id
+    documents = [torch.randint(5, VOCAB_SIZE, (length,)) for length in (12, 3, 9, 20, 4, 1)]
+    expected = [encoder(input_ids=ids[None]).last_hidden_state[0] for ids in documents]
+    rows = [([0, 1, 2], "right"), ([3], "left"), ([4, 5], "right")]
+    ids, numbers = torch.full((3, 24), pad), torch.zeros(3, 24, dtype=torch.long)
+    for row, (chosen, side) in enumerate(rows):
+        text = torch.cat([documents[each] for each in chosen])
+        number = torch.cat([torch.full_like(documents[each], place) for place, each in enumerate(chosen, 1)])
+        place = slice(0, len(text)) if side == "right" else slice(24 - len(text), 24)
+        ids[row, place], numbers[row, place] = text, number
+    if attention == "flash_attention_2":
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, attention, attend_by_document)
+        encoder.config._attn_implementation_internal = attention
+    else:
+        model.set_attn_implementation(attention)
+    separate_documents(model)
+    states = encoder(input_ids=ids, attention_mask=numbers).last_hidden_state
+    for row, (chosen, _) in enumerate(rows):
+        for place, each in enumerate(chosen, 1):
+            torch.testing.assert_close(states[row][numbers[row] == place], expected[each], rtol=1e-5, atol=1e-5)
+
+
+def test_what_reads_other_states_is_not_separated():
+    for model, match in ((make_masked_lm("deberta-v2"), "but a deberta-v2 does not"), (make_gmap(), "but gmap reads")):
+        with pytest.raises(
+            ValueError, match=rf"--document_boundaries needs .*{match}.*Leave --document_boundaries out"
+        ):
+            separate_documents(model)

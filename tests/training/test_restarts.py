@@ -88,3 +88,15 @@ def test_accelerate_launches_our_configuration(tmp_path, options):
     record = json.loads((tmp_path / "run" / "_run.json").read_text())
     assert record["finished"] and record["options"]["num_processes"] == 2
     assert len(read_losses(tmp_path / "run")) == 6
+
+
+def test_a_recipe_resumes_under_accelerate(tmp_path, options):
+    """In the middle of its decay, bit for bit."""
+    accelerate = ["accelerate.commands.launch", "--config_file", EXAMPLES / "accelerate" / "ddp.yaml"]
+    command = [*accelerate, "--main_process_port", "PORT", EXAMPLES / "run_mlm.py", *options, "--recipe", "modernbert"]
+    command += ["--lr_scheduler_kwargs", '{"num_decay_steps": 3}']
+    launch(command, tmp_path / "whole")
+    launch([*command, "--resume_from_checkpoint", tmp_path / "whole" / "checkpoint-4"], tmp_path / "parts")
+    assert read_losses(tmp_path / "parts") == read_losses(tmp_path / "whole")
+    expected, found = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())

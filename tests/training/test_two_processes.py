@@ -128,6 +128,20 @@ def test_pretraining(method, train, make_options, tmp_path):
     check_equal_losses(one, two, "eval_loss", "general_loss", "start_loss", "start_general_loss")
 
 
+def test_the_recipe_with_a_decay(train, tmp_path):
+    """Blocks of whole documents, of which another share is masked while the rate decays."""
+    torch.manual_seed(0)
+    make_masked_lm("modernbert", dropout=0.0).save_pretrained(tmp_path / "modern")
+    make_bert_tokenizer().save_pretrained(tmp_path / "modern")
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES[:4] * 60), encoding="utf-8")
+    options = {"model_name_or_path": tmp_path / "modern", "train_file": tmp_path / "corpus.txt", "do_train": "true"}
+    options |= {"recipe": "modernbert", "max_seq_length": 48, "max_steps": 6, "bf16": "false", "do_eval": "true"}
+    options["lr_scheduler_kwargs"] = '{"num_decay_steps": 3}'
+    one, two = (train(run_mlm, processes, 8, **options) for processes in (1, 2))
+    check_equal(one, two, 6)
+    check_equal_losses(one, two, "eval_loss", "start_loss")
+
+
 def check_equal_losses(one, two, *names):
     """Compare the held-out losses."""
     results = [

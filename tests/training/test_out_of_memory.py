@@ -1,0 +1,67 @@
+"""Batches that fit into the memory of a device, whose errors are made up here."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from script_runs import save_tiny_bert
+from tiny_tokenizers import SENTENCES
+
+import hf_domain
+from hf_domain.training.masked_lm_trainer import MaskedLMTrainer
+
+OPTIONS = {"max_seq_length": 16, "num_tokens": 16 * 8 * 4, "learning_rate": 1e-2, "use_cpu": True, "disable_tqdm": True}
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    return save_tiny_bert(tmp_path / "encoder", SENTENCES)
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """A GPU's memory, which holds this many examples from this step on."""
+    memory, step = {"examples": 8, "from": 0}, MaskedLMTrainer.training_step
+
+    def run(trainer, model, inputs, *args, **kwargs):
+        if trainer.state.global_step >= memory["from"] and len(inputs["input_ids"]) > memory["examples"]:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return step(trainer, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(MaskedLMTrainer, "training_step", run)
+    return memory
+
+
+@pytest.mark.parametrize(("batch_size", "parts"), [(8, 4), (9, 3)])
+def test_a_batch_that_is_too_large_is_accumulated(encoder, tmp_path, memory, caplog, batch_size, parts):
+    """The weights are those of a run that was told the smaller batches."""
+    options = OPTIONS | {"num_tokens": 16 * batch_size * 4}
+    hf_domain.adapt(
+        *(encoder, SENTENCES * 40), output_dir=tmp_path / "told", batch_size=batch_size // parts,
+        gradient_accumulation_steps=parts, **options,
+    )  # fmt: skip
+    memory["examples"] = 3
+    hf_domain.adapt(encoder, SENTENCES * 40, output_dir=tmp_path / "found", batch_size=batch_size, **options)
+    assert f"--gradient_accumulation_steps {parts}" in caplog.text
+    told, found = (load_file(tmp_path / name / "model.safetensors") for name in ("told", "found"))
+    assert all(torch.equal(told[name], found[name]) for name in told)
+
+
+def test_smaller_batches_begin_at_the_newest_checkpoint(encoder, tmp_path, memory, monkeypatch):
+    memory |= {"examples": 4, "from": 3}
+    started, train = [], MaskedLMTrainer.train
+
+    def note(trainer, resume_from_checkpoint=None, **options):
+        started.append(resume_from_checkpoint and resume_from_checkpoint.rpartition("-")[2])
+        return train(trainer, resume_from_checkpoint=resume_from_checkpoint, **options)
+
+    monkeypatch.setattr(MaskedLMTrainer, "train", note)
+    options = OPTIONS | {"batch_size": 8, "save_strategy": "steps", "save_steps": 2}
+    hf_domain.adapt(encoder, SENTENCES * 40, output_dir=tmp_path / "adapted", **options)
+    assert started == [None, "2"]
+
+
+def test_no_batch_is_left_to_halve(encoder, tmp_path, memory, caplog):
+    memory["examples"] = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        hf_domain.adapt(encoder, SENTENCES * 40, output_dir=tmp_path / "adapted", batch_size=2, **OPTIONS)
+    assert "--gradient_checkpointing" in caplog.text
