@@ -34,7 +34,6 @@ from hf_domain.training.distillation import (
 )
 from hf_domain.training.orders import describe_strategy
 from hf_domain.training.run import start_run
-from hf_domain.training.terminal import suggest_command
 
 ARGUMENTS = (DistillationArguments, DistillationCorpusArguments, TrainingArguments)
 
@@ -63,7 +62,6 @@ def run(args, data_args, training_args, plan):
         if plan[-1].kind == "distill":
             print("The student is for fine-tuning. To predict masked tokens, it needs --masked_lm_steps.")
         print(f"The student: {plan[-1].output_dir}")
-        print(f"Next: {suggest_command('fill-mask', plan[-1].output_dir)}")
 
 
 def _mp_fn(index):

@@ -7,7 +7,6 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from hf_domain.tasks.baseline import BETTER
 from hf_domain.training.callbacks import has_schedule
-from hf_domain.training.terminal import name_metric
 
 CHECKS, PATIENCE = 10, 3  # of a training that names no length; our choice
 
@@ -77,7 +76,7 @@ def describe_stop(trainer: Trainer, patience: int | None) -> str:
     taken = f"{state.global_step:,} of {state.max_steps:,} steps"
     if patience is None:
         return f"Trained {taken}. No validation score could stop the training, or choose the best weights."
-    metric = name_metric(str(args.metric_for_best_model).removeprefix("eval_"))
+    metric = str(args.metric_for_best_model).removeprefix("eval_")
     best = f"The weights of step {state.best_global_step:,} are kept, with the best {metric} on validation"
     if state.best_metric is not None:
         best += f", {state.best_metric:.4g}"

@@ -28,7 +28,7 @@ from hf_domain.tokenization import (
     plot_lengths,
 )
 from hf_domain.training.cards import describe_files, write_command_card
-from hf_domain.training.terminal import format_command, log_place, shows_bar
+from hf_domain.training.terminal import shows_bar
 
 logger = logging.getLogger(__name__)
 
@@ -128,12 +128,8 @@ def expand_from_flags(
                 plot_lengths(report, folder / "lengths.png")
     for line in (f"{delta.old_size:,} + {len(delta.pieces):,} entries by {report.stopped_by}", *report.describe()):
         logger.info(line)
-    what, start = "Model and tokenizer", {"model_name_or_path": expansion_args.output_dir}
-    if init == "none":
-        what, start = "Tokenizer and delta", {"model_name_or_path": model_args.model_name_or_path}
-        start["expanded_vocabulary"] = expansion_args.output_dir
-    work = {"do_train": True, "do_eval": True, "output_dir": f"{expansion_args.output_dir}-adapted"}
-    log_place(what, expansion_args.output_dir, format_command("mlm", **start, train_file=data_args.train_file, **work))
+    what = "Tokenizer and delta" if init == "none" else "Model and tokenizer"
+    logger.info(f"{what}: {expansion_args.output_dir}")
 
 
 def write_card(

@@ -44,10 +44,8 @@ from hf_domain.training.streams import read_stream
 from hf_domain.training.terminal import (
     describe_metrics,
     describe_training,
-    log_end,
     show_progress,
     start_logging,
-    suggest_command,
 )
 
 logger = logging.getLogger(__name__)
@@ -332,19 +330,19 @@ def finish_run(
     call: str | None = None,
     texts: Dataset | None = None,
 ) -> None:
-    """Write the card, push with `--push_to_hub`, and log where all is and what to run next.
+    """Write the card, push with `--push_to_hub`, and log where all is.
 
     Args:
         task: Pipeline tag of the Hub.
         documents: Number of documents of a corpus, if counted.
-        call: A call from Python, for the card; it gets no log lines about commands.
+        call: A call from Python, for the card; it logs no folder.
         texts: Documents that were in memory.
     """
     write_card(trainer, task, model_args, data_args, passage_args, documents, call, texts)
     if trainer.is_world_process_zero() and call is None:
-        repository = f"{ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else None
-        command = suggest_command(task, str(trainer.args.output_dir), data_args, passage_args)
-        log_end(trainer.args, repository, command)
+        repository = f", also at {ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else ""
+        what = "Model and card" if trainer.args.do_train else "Results"
+        logger.info(f"{what}: {trainer.args.output_dir}{repository}")
 
 
 def write_card(

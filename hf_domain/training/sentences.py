@@ -1,5 +1,6 @@
 """Train and score sentence embeddings with sentence-transformers, which is imported when a function is called."""
 
+import logging
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,9 @@ from hf_domain.training.arguments import FineTunerArguments, check_work
 from hf_domain.training.run import run_training
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.task_trainer import choose_learning_rate, locate_example
-from hf_domain.training.terminal import format_command, hide_load_report, log_end, log_scores
+from hf_domain.training.terminal import PLACES, describe_metrics, hide_load_report
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -88,8 +91,10 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
     else:
         score()
     write_json(folder / METRICS, metrics)
-    log_scores(metrics)
-    log_end(training_args, None, format_command("export", model_name_or_path=str(folder)))
+    for split in PLACES:
+        if found := {name: value for name, value in metrics.items() if name.startswith(f"{split}_")}:
+            logger.info(describe_metrics(split, found))
+    logger.info(f"{'Model and card' if training_args.do_train else 'Results'}: {folder}")
 
 
 def load_task(args: SentenceArguments, training_args: TrainingArguments) -> tuple[Similarity | Search, DatasetDict]:

@@ -1,10 +1,9 @@
-"""The terminal output of a run: progress bar or lines, scores in words, the model's folder, and a next command."""
+"""What a run says in the terminal: a progress bar or lines, its scores, and what transformers reports too long."""
 
 import io
 import logging
 import pickle
 import re
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,31 +21,17 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_domain.hub import carries_foreign_code
-from hf_domain.tasks.kind import KINDS
-
 logger = logging.getLogger(__name__)
 
 # A run logs its loss at least this often. Many runs are shorter than the default of --logging_steps, 500.
 LEAST_LOGS = 10
-# Metrics of all_results.json that the terminal does not show.
-UNSAID = ("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "beats_baseline")
-ALSO_UNSAID = ("epoch", "grad_norm", "learning_rate", "total_flos", "step", "num_input_tokens_seen")
-PLACES = {"eval": "Validation", "predict": "Test"}
-WORDS = {
-    "masked_reconstruction_loss": "reconstruction loss of masked tokens",
-    "unmasked_reconstruction_loss": "reconstruction loss of unmasked tokens",
-    "masked_kl": "KL of masked tokens",
-    "unmasked_kl": "KL of unmasked tokens",
-    "active_latent_share": "share of latent dimensions in use",
-    "mse": "mean squared error",
+# Metrics that the terminal does not show; all_results.json has them.
+UNSAID = {
+    *("runtime", "model_preparation_time", "samples", "samples_per_second", "steps_per_second", "epoch", "grad_norm"),
+    *("learning_rate", "total_flos", "step", "num_input_tokens_seen"),
 }
-
-
+PLACES = {"eval": "Validation", "predict": "Test"}
 LINE = "step {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
-# The line of a step has room for three losses of a method. `all_results.json` and the trackers have all of them.
-SHORT = {"masked_reconstruction_loss": "reconstruction", "masked_kl": "KL", "active_latent_share": "latents in use"}
-NOT_IN_STEPS = ("unmasked_reconstruction_loss", "unmasked_kl")
 # A line of transformers' report of new weights. A checkpoint often has no pooler, and a mean of states reads none.
 LOST = re.compile(r"^(?!\S*pooler\.).*\| \S*MISSING", re.MULTILINE)
 
@@ -207,15 +192,10 @@ class Progress(ProgressCallback):
         self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, **options)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Show the losses; those of a method may not fit beside a bar."""
+        """Show the losses."""
         if self.training_bar is None or "loss" not in (logs or {}):
             return
-        losses = {
-            SHORT.get(name, name): value
-            for name, value in logs.items()
-            if name not in NOT_IN_STEPS and not name.startswith("train_")
-        }
-        self.training_bar.set_postfix_str(", ".join(name_scores(losses)), refresh=shows_bar(args))
+        self.training_bar.set_postfix_str(describe_scores(logs), refresh=shows_bar(args))
         if not shows_bar(args):
             logger.info(str(self.training_bar))
 
@@ -245,20 +225,14 @@ def show_progress(trainer: Trainer) -> None:
         trainer.add_callback(Progress())
 
 
-def name_scores(metrics: dict[str, Any], baseline: dict[str, Any] | None = None) -> list[str]:
-    """Return the numbers among the metrics in words, each with the majority baseline's if there is one."""
+def describe_scores(metrics: dict[str, Any], baseline: dict[str, Any] | None = None) -> str:
+    """Return the numbers among the metrics, each beside the majority baseline's if there is one."""
     described = []
     for name, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or name in ALSO_UNSAID:
-            continue
-        majority = f" (majority baseline {baseline[name]:.4g})" if baseline and name in baseline else ""
-        described.append(f"{name_metric(name)} {value:.4g}{majority}")
-    return described
-
-
-def name_metric(name: str) -> str:
-    """Return the words for a metric."""
-    return WORDS.get(name) or " ".join({"f1": "F1", "kl": "KL"}.get(word, word) for word in name.split("_"))
+        if type(value) in (int, float) and name not in UNSAID:
+            majority = f" (majority baseline {baseline[name]:.4g})" if baseline and name in baseline else ""
+            described.append(f"{name} {value:.4g}{majority}")
+    return ", ".join(described)
 
 
 def describe_metrics(split: str, metrics: dict[str, Any]) -> str:
@@ -270,9 +244,9 @@ def describe_metrics(split: str, metrics: dict[str, Any]) -> str:
     """
     own = {name.removeprefix(f"{split}_"): value for name, value in metrics.items()}
     baseline = {name.removeprefix("baseline_"): value for name, value in own.items() if name.startswith("baseline_")}
-    scores = {name: value for name, value in own.items() if name not in UNSAID and not name.startswith("baseline_")}
+    scores = {name: value for name, value in own.items() if not name.startswith("baseline_")}
     samples = f", {own['samples']:,} examples" if "samples" in own else ""
-    return f"{PLACES[split]}{samples}: {', '.join(name_scores(scores, baseline))}"
+    return f"{PLACES[split]}{samples}: {describe_scores(scores, baseline)}"
 
 
 def describe_training(metrics: dict[str, Any], steps: int) -> str:
@@ -280,77 +254,6 @@ def describe_training(metrics: dict[str, Any], steps: int) -> str:
     speed = metrics.get("train_tokens_per_second")
     return (
         f"Trained {metrics['trainable_parameters']:,} parameters for {steps:,} steps in "
-        f"{format_seconds(metrics['train_runtime'])}: loss {metrics['train_loss']:.4g}"
+        f"{timedelta(seconds=round(metrics['train_runtime']))}: loss {metrics['train_loss']:.4g}"
         f"{f', {speed:,.0f} tokens/s' if speed else ''}"
     )
-
-
-def format_seconds(seconds: float) -> str:
-    """Format a duration, as 0:01:05."""
-    return str(timedelta(seconds=round(seconds)))
-
-
-def format_command(*words: str, **flags: Any) -> str:
-    """Return a command of `hf-domain`; a flag that is True has no value, and one that is None or False is left out."""
-    parts = ["hf-domain", *words]
-    for name, value in flags.items():
-        if value is not None and value is not False:
-            parts += [f"--{name}", *([] if value is True else value if isinstance(value, list) else [value])]
-    return shlex.join(parts)
-
-
-def suggest_command(task: str, folder: str, data_args: Any = None, passage_args: Any = None) -> str:
-    """Return the command that usually follows a run: fine-tuning after masked LM, predictions after fine-tuning.
-
-    Args:
-        task: Pipeline tag of the Hub.
-        folder: Folder of the trained model.
-        data_args: Arguments of the run; a prediction reads the same columns of text.
-    """
-    datastore = getattr(passage_args, "datastore", None)
-    trust = carries_foreign_code(folder)
-    if task in {kind.pipeline_tag for kind in KINDS.values()}:
-        votes = getattr(data_args, "nearest_vote", False)
-        return format_command(
-            *("predict", folder, "texts.jsonl"),
-            text_column_names=getattr(data_args, "text_column_names", None),
-            datastore=datastore,
-            labeled_file=(getattr(data_args, "train_file", None) or "train.jsonl") if votes else None,
-            trust_remote_code=trust,
-        )
-    files = {"train_file": "train.jsonl", "validation_file": "validation.jsonl"}
-    work = {"do_train": True, "do_eval": True, "output_dir": f"{folder}-classifier", "datastore": datastore}
-    work["trust_remote_code"] = trust
-    return format_command("classification", model_name_or_path=folder, **files, **work)
-
-
-def log_end(training_args: TrainingArguments, repository: str | None, command: str) -> None:
-    """Log where the results are, and which command usually follows.
-
-    Args:
-        repository: URL on the Hub, if the run pushed.
-        command: See `suggest_command`.
-    """
-    if training_args.do_train:
-        log_place(
-            "Model and card", f"{training_args.output_dir}{f', also at {repository}' if repository else ''}", command
-        )
-    else:
-        logger.info(f"Results: {training_args.output_dir}")
-
-
-def log_place(what: str, place: str, command: str) -> None:
-    """Log the last lines of a command: where its result is, and the next command."""
-    logger.info(f"{what}: {place}")
-    logger.info(f"Next: {command}")
-
-
-def log_scores(metrics: dict[str, Any]) -> None:
-    """Log the scores of each split in words.
-
-    Args:
-        metrics: As in all_results.json, with the prefixes of the splits.
-    """
-    for split in PLACES:
-        if scores := {name: value for name, value in metrics.items() if name.startswith(f"{split}_")}:
-            logger.info(describe_metrics(split, scores))

@@ -113,8 +113,8 @@ def test_a_run_that_names_no_length_trains_until_it_has_learned(run, tmp_path, c
     best = state["best_global_step"]
     assert state["global_step"] == best + 60
     line = (
-        f"Stopped after {best + 60} of 200 steps: 3 checks without a better macro F1. "
-        f"The weights of step {best} are kept, with the best macro F1 on validation, 1"
+        f"Stopped after {best + 60} of 200 steps: 3 checks without a better macro_f1. "
+        f"The weights of step {best} are kept, with the best macro_f1 on validation, 1"
     )
     assert any(message.startswith(line) for message in caplog.messages)
     assert not [*(tmp_path / "output").glob("checkpoint-*")]

@@ -47,16 +47,6 @@ def test_stock_models_leave_the_division_of_the_loss_to_the_trainer(model_args):
     assert load_task_model(AutoModelForSequenceClassification, model_args, tokenizer).accepts_loss_kwargs is True
 
 
-def test_a_vote_of_an_earlier_training_keeps_no_model_from_its_export(model_args):
-    tokenizer = make_bert_tokenizer(["a few words"])
-    model = load_task_model(AutoModelForSequenceClassification, model_args, tokenizer)
-    model.config.nearest_vote = {"count": 5, "weight": 0.4, "label_column": "label"}
-    model.save_pretrained(model_args.model_name_or_path)
-    assert load_task_model(AutoModelForSequenceClassification, model_args, tokenizer).config.nearest_vote is not None
-    model_args.export = True
-    assert load_task_model(AutoModelForSequenceClassification, model_args, tokenizer).config.nearest_vote is None
-
-
 @pytest.mark.parametrize(("chosen", "trained"), [(0, 4), (1, 1), (3, 3)])
 def test_top_layers_of_an_exbert(model_args, chosen, trained):
     tokenizer = make_bert_tokenizer(["a few words"])

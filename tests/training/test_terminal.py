@@ -1,10 +1,8 @@
 """What a run says in the terminal, in a process of its own as a user starts it."""
 
-import json
 import logging
 import os
 import re
-import shlex
 import subprocess
 import sys
 
@@ -16,12 +14,10 @@ from safetensors.torch import load_file, save_file
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from sentence_tasks import write_pairs
 from tiny_tokenizers import SENTENCES
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainingArguments
 
 from hf_domain.examples import run_classification
-from hf_domain.methods.rada.passages import PassageArguments
-from hf_domain.tasks.classification import ClassificationArguments
-from hf_domain.training.terminal import Progress, describe_metrics, hide_load_report, start_logging, suggest_command
+from hf_domain.training.terminal import describe_metrics, hide_load_report, start_logging
 
 ROWS = [{"words": SENTENCES[number % 5], "label": "ab"[number % 3 == 0]} for number in range(24)]
 START = "import sys; from hf_domain.cli import main; main()"
@@ -66,26 +62,19 @@ def test_masked_lm_is_quiet(call, tmp_path):
     assert len(steps) == 4  # though --logging_steps is 500
     for line in steps:
         assert re.match(r"step \d/4 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+(it/s|s/it), loss [\d.]+, ", line), line
-        assert re.search(r", reconstruction [\d.]+, KL [\d.e-]+, latents in use [\d.]+\]$", line), line
-    assert re.search(r"^Validation, \d+ examples: loss [\d.]+, .*KL of masked tokens .*perplexity", quiet.stdout, re.M)
-    where, command = lines[-2:]
-    assert where == "Model and card: adapted"
+        assert re.search(r", masked_kl [\d.e-]+, .*active_latent_share [\d.]+\]$", line), line
+    assert re.search(r"^Validation, \d+ examples: loss [\d.]+, .*masked_kl .*perplexity", quiet.stdout, re.M)
+    assert lines[-1] == "Model and card: adapted"
     assert (tmp_path / "adapted" / "model.safetensors").is_file()
-    assert command.startswith("Next: hf-domain classification --model_name_or_path adapted ")
 
 
-def test_classification_is_quiet_and_its_next_command_runs(call, tmp_path):
+def test_classification_is_quiet(call):
     process = call("classification", *CLASSIFICATION)
     lines = list_lines(process)
     assert len(lines) <= 20, lines
     assert any(line.startswith("New weights, missing in the checkpoint: ") for line in lines)
-    assert any(re.match(r"Test, 24 examples: .*macro F1 [\d.]+ \(majority baseline 0.4\)", line) for line in lines)
-    where, command = lines[-2:]
-    assert where == "Model and card: classifier"
-    name, *arguments = shlex.split(command.removeprefix("Next: hf-domain "))
-    write_jsonl(tmp_path / "texts.jsonl", [{"words": row["words"]} for row in ROWS])
-    predicted = call(name, *arguments)
-    assert [json.loads(line)["prediction"] in ("a", "b") for line in predicted.stdout.splitlines()] == [True] * 24
+    assert any(re.match(r"Test, 24 examples: .*macro_f1 [\d.]+ \(majority baseline 0.4\)", line) for line in lines)
+    assert lines[-1] == "Model and card: classifier"
 
 
 def test_verbose_brings_back_arguments_and_configurations(tmp_path, monkeypatch, caplog, capsys):
@@ -148,53 +137,27 @@ def test_levels(tmp_path, log_level, verbose, ours, theirs):
     transformers.utils.logging.set_verbosity_warning()
 
 
-def test_the_line_of_a_step_fits_a_terminal(caplog, tmp_path):
-    progress, args = Progress(), TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True)
-    state = TrainerState(max_steps=10_000, is_world_process_zero=True)
-    progress.on_train_begin(args, state, TrainerControl())
-    progress.training_bar.update(9_000)
-    progress.training_bar.start_t -= 36_000
-    terms = ("masked_reconstruction_loss", "unmasked_reconstruction_loss", "masked_kl", "unmasked_kl")
-    logs = {"loss": 10.12345, **dict.fromkeys(terms, 0.0012345), "active_latent_share": 0.9876}
-    with caplog.at_level(logging.INFO, logger="hf_domain"):
-        progress.on_log(args, state, TrainerControl(), logs)
-    line = caplog.messages[-1]
-    assert line.startswith("step 9000/10000 [10:00:00<"), line
-    assert line.endswith(", loss 10.12, reconstruction 0.001234, KL 0.001234, latents in use 0.9876]"), line
-    assert len(line) <= 120
-
-
 def test_scores_are_shown_beside_the_baseline():
     metrics = {"eval_macro_f1": 0.5, "eval_baseline_macro_f1": 0.25, "eval_runtime": 3.0, "eval_samples": 1200}
-    assert describe_metrics("eval", metrics) == "Validation, 1,200 examples: macro F1 0.5 (majority baseline 0.25)"
-
-
-def test_next_command_reads_the_texts_as_the_run_did():
-    args = ClassificationArguments(text_column_names="a,b", train_file="train.jsonl")
-    command = suggest_command("text-classification", "my model", args, PassageArguments(datastore="store"))
-    expected = "hf-domain predict 'my model' texts.jsonl --text_column_names a,b --datastore store"
-    assert command == expected
-    assert suggest_command("fill-mask", "out", args).endswith("--do_train --do_eval --output_dir out-classifier")
+    assert describe_metrics("eval", metrics) == "Validation, 1,200 examples: macro_f1 0.5 (majority baseline 0.25)"
 
 
 @pytest.mark.commands
 def test_commands_that_do_not_train_are_quiet(call, tmp_path):
-    """Their last lines name the folder and the next command; no report of weights, no bar of loading or saving."""
+    """Their last line names the folder; no report of weights, no bar of loading or saving."""
     expansion = [*ENCODER, "--train_file", "corpus.txt", "--min_frequency", "2", "--output_dir", "words"]
     write_pairs(tmp_path / "pairs")
     pairs = ["--test_file", "pairs/test.jsonl", "--use_cpu", "--max_seq_length", "16", "--do_predict"]
     trained = [*TRAINING, *pairs, "--train_file", "pairs/train.jsonl", "--validation_file", "pairs/validation.jsonl"]
-    training = "mlm --model_name_or_path words --train_file"
-    for command, arguments, what, following in (
-        ("sentences", [*ENCODER, *trained, "--output_dir", "texts"], "Model and card", "export --model_name_or_path"),
-        ("expand_vocab", expansion, "Model and tokenizer: words", f"{training} corpus.txt"),
+    for command, arguments, what in (
+        ("sentences", [*ENCODER, *trained, "--output_dir", "texts"], "Model and card"),
+        ("expand_vocab", expansion, "Model and tokenizer"),
     ):
         process = call(command, *arguments)
         shown, lines = process.stdout + process.stderr, process.stdout.splitlines()
         assert not re.search("REPORT|MISSING|_per_second|Loading|Writing|Counting|widget", shown), shown
         assert len(lines) <= 12, lines
-        assert lines[-2].startswith(what) and lines[-2].endswith(f": {arguments[-1]}"), lines
-        assert lines[-1].startswith(f"Next: hf-domain {following}"), lines
+        assert lines[-1] == f"{what}: {arguments[-1]}", lines
 
 
 def test_a_report_of_lost_weights_is_shown(tmp_path, caplog):
