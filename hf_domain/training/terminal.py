@@ -195,7 +195,8 @@ class Progress(ProgressCallback):
         """Show the losses."""
         if self.training_bar is None or "loss" not in (logs or {}):
             return
-        self.training_bar.set_postfix_str(describe_scores(logs), refresh=shows_bar(args))
+        losses = {name: value for name, value in logs.items() if not name.startswith("train_")}
+        self.training_bar.set_postfix_str(describe_scores(losses), refresh=shows_bar(args))
         if not shows_bar(args):
             logger.info(str(self.training_bar))
 
