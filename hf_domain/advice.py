@@ -43,18 +43,18 @@ SMALL, PASSES = 50_000_000, 10
 ENOUGH_TOKENS = 32 * 128 * 4
 # Fine-tuning: steps that train a classifier, nearly do, and start to, and the seeds of a plan with enough time.
 STEPS, FEWER_STEPS, FEWEST_STEPS, SEEDS, FEWEST_SEEDS = 1000, 700, 250, 5, 2
-# Examples of a step, and with little time, where many small steps learn more of rare labels than few large ones, and
-# rare labels must count as much as others to be learned. Validation F1 of ACL-ARC as published, two seeds: 350 steps
-# of 16 with balanced labels 49.3, 700 of 8 53.0, and 47.5 without balance.
+# Examples of a step, and of a quick one: many small steps learn more of rare labels than few large ones, and rare
+# labels must count as much as others to be learned. Validation F1 of ACL-ARC as published, two seeds: 350 steps of 16
+# with balanced labels 49.3, 700 of 8 53.0, and 47.5 without balance.
 BATCH, SMALL_BATCH = 16, 8
-# Seconds of a step that trains the upper half of the layers only, as a share of a whole one. On that task, 700 such
-# steps scored 58.0, and 700 whole ones 56.5.
+# Quick steps train the upper half of the layers; this share of the seconds of a whole one. On that task, 700 such steps
+# scored 58.0, and 700 whole ones 56.5.
 UPPER_HALF = 0.6
 # Early stopping ends a fine-tuning of `STEPS` after this share, on the average of our runs, and no shorter one.
 USED = 0.85
 # Two steps at once, each on a core, do this share of the work of two alone: the cores share caches and memory.
 SHARED = 0.8
-# The longest text of a task in tokens that a plan reads, and with little time.
+# The longest text of a task in tokens that a plan reads, and a quick one.
 MAX_TOKENS, FEW_TOKENS = 128, 64
 # Share of the time that fine-tuning may take, and seconds of a step beside its work: start, loading, saving.
 FINE_TUNING_SHARE, SECONDS_OF_START = 0.85, 4.0
@@ -162,9 +162,8 @@ class Advice:
     def save(self, folder: str | os.PathLike) -> Path:
         """Write plan.yaml, and rows that no file holds, into a folder; return the plan's path."""
         path = Path(folder, "plan.yaml")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_files(self.files, path.parent)
         write_plan(self.plan, path)
+        write_files(self.files, path.parent)
         return path
 
 
@@ -339,20 +338,26 @@ class Effort:
 
     seeds: int = SEEDS
     steps: int = STEPS
-    batch: int = BATCH
-    max_tokens: int = MAX_TOKENS
-    is_half: bool = False
-    """Whether the upper half of the layers is trained only."""
+    is_quick: bool = False
+    """Whether steps are small, texts short, labels balanced, and the lower half of the layers is frozen."""
+
+    @property
+    def batch(self) -> int:
+        """The number of examples of a step."""
+        return SMALL_BATCH if self.is_quick else BATCH
+
+    @property
+    def max_tokens(self) -> int:
+        """The length at which texts are cut, unless they need less."""
+        return FEW_TOKENS if self.is_quick else MAX_TOKENS
 
     def estimate(self, facts: Facts, rows: Sequence[Recommendation]) -> float:
         """Return the seconds of all fine-tunings, one after the other on one core or GPU."""
+        used = USED * STEPS if self.steps == STEPS else self.steps
+        trained = used * self.batch * (UPPER_HALF if self.is_quick and facts.layers > 1 else 1.0)
         total = 0.0
         for row in rows:
             for task in (task for task in facts.tasks if row.tasks is None or task.name in row.tasks):
-                used = USED * STEPS if self.steps == STEPS else self.steps
-                trained = used * self.batch * (UPPER_HALF if self.is_half else 1.0)
-                if row.name == "vote":  # it is added to the classifiers of DAPT
-                    trained = 0.0
                 read = (trained + (5 * task.test + task.test) / 3) * task.count_tokens(self.max_tokens)
                 total += SECONDS_OF_START + read * facts.seconds_per_token
         return self.seeds * total
@@ -361,9 +366,9 @@ class Effort:
 def fit(facts: Facts, rows: list[Recommendation], limit: float) -> tuple[Effort, list[str]]:
     """Return the effort that fits into some seconds of one core or GPU, and what was cut; drops rows from the list.
 
-    Cut are, in this order: seeds, long texts, the lower half of the layers, the batch, steps, rows, seeds, steps again.
+    Cut are, in this order: seeds, the work of a step, steps, rows, seeds, steps again.
     """
-    effort, cuts = Effort(), list[str]()
+    effort, cuts, dropped = Effort(), list[str](), list[str]()
 
     def is_too_long() -> bool:
         return effort.estimate(facts, rows) > limit
@@ -373,21 +378,16 @@ def fit(facts: Facts, rows: list[Recommendation], limit: float) -> tuple[Effort,
             setattr(effort, name, max(to, getattr(effort, name) - by))
 
     lower("seeds", 3)
-    if is_too_long() and any(task.choose_length(MAX_TOKENS) > FEW_TOKENS for task in facts.tasks):
-        effort.max_tokens = FEW_TOKENS
-        cuts.append(f"what texts have beyond {FEW_TOKENS} tokens")
-    if is_too_long() and facts.layers >= 4:
-        effort.is_half = True
-        cuts.append("training of the lower half of the layers")
-    lower("batch", SMALL_BATCH, BATCH)
+    effort.is_quick = is_too_long()
     lower("steps", FEWER_STEPS, 50)
-    dropped = list[str]()
     while is_too_long() and len(rows) > FEWEST_ROWS:
         dropped.append(rows.pop().name)
-    if dropped:
-        cuts.append(f"the rows {', '.join(reversed(dropped))}" if len(dropped) > 1 else f"the row {dropped[0]}")
     lower("seeds", FEWEST_SEEDS)
     lower("steps", FEWEST_STEPS, 50)
+    if effort.is_quick:
+        cuts.append(f"what texts have beyond {FEW_TOKENS} tokens, and training of the lower half of the layers")
+    if dropped:
+        cuts.append(f"the rows {', '.join(reversed(dropped))}" if len(dropped) > 1 else f"the row {dropped[0]}")
     if effort.seeds < SEEDS:
         cuts.append(f"{SEEDS - effort.seeds} of {SEEDS} seeds")
     if effort.steps < STEPS:
@@ -430,20 +430,18 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
         "seeds": [*range(1, effort.seeds + 1)],
         "pretraining": {"max_seq_length": max_seq_length}
         | ({"per_device_train_batch_size": 8} if tokens < 2e5 else {}),
-        "fine_tuning": fine_tuning | ({"train_top_layers": facts.layers // 2} if effort.is_half else {}),
+        "fine_tuning": fine_tuning
+        | ({"train_top_layers": facts.layers // 2} if effort.is_quick and facts.layers > 1 else {}),
     }
     return Advice(facts, rows, cuts, content, spent / at_once + SECONDS_BESIDE_STEPS, files)
 
 
 def get_options(task: TaskFacts, effort: Effort) -> dict[str, Any]:
-    """Return the options of a task: a length that holds nearly every example, and with little time balanced labels."""
+    """Return the options of a task: a length that holds nearly every example, and with quick steps balanced labels."""
     if task.kind == "qa":
         return {}
-    is_balanced = task.kind == "classification" and effort.batch == SMALL_BATCH
-    return {
-        "options": {"max_seq_length": task.choose_length(effort.max_tokens)}
-        | ({"class_weights": "balanced"} if is_balanced else {})
-    }
+    balance = {"class_weights": "balanced"} if effort.is_quick and task.kind == "classification" else {}
+    return {"options": {"max_seq_length": task.choose_length(effort.max_tokens)} | balance}
 
 
 def get_cost(facts: Facts, row: Recommendation) -> float:

@@ -131,7 +131,7 @@ def test_fine_tuning_is_estimated_by_its_tokens(monkeypatch):
     assert Effort(seeds=3, steps=700).estimate(FACTS, rows) == pytest.approx(expected)
     few = (20 + 40 + 60 + 64 + 64) / 5
     expected = 2 * 3 * (0.6 * 0.85 * 1000 * 8 + tested) * few * 2e-4
-    assert Effort(seeds=3, batch=8, max_tokens=64, is_half=True).estimate(FACTS, rows) == pytest.approx(expected)
+    assert Effort(seeds=3, is_quick=True).estimate(FACTS, rows) == pytest.approx(expected)
 
 
 def test_texts_that_nobody_can_read_are_named():

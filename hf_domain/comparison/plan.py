@@ -295,23 +295,7 @@ def add_seeds(plan: Plan, num_seeds: int) -> None:
     del plan.seeds[num_seeds:]
 
 
-def write_plan(content: Mapping[str, Any], path: Path) -> str:
-    """Write a plan; an earlier one with other content is kept beside it under a number: plan.yaml.1, plan.yaml.2.
-
-    Return what changed and where the earlier plan is, in one line; "" if nothing changed.
-    """
-    text, before = yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False), ""
-    if path.is_file() and (before := path.read_text(encoding="utf-8")) == text:
-        return ""
+def write_plan(content: Mapping[str, Any], path: Path) -> None:
+    """Write a plan into a folder, which is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not before:
-        write_text(path, text)
-        return ""
-    kept = next(file for n in count(1) if not (file := path.with_name(f"{path.name}.{n}")).exists())
-    write_text(kept, before)
-    write_text(path, text)
-    old = yaml.safe_load(before)
-    old = old if isinstance(old, dict) else {}
-    names = [name for name in {**old, **content} if old.get(name) != content.get(name)]
-    changes = "; ".join(f"{name} was {old.get(name)}, is {content.get(name)}" for name in names)
-    return f"The plan changed, the earlier one is {kept}: {changes or 'only its layout'}"
+    write_text(path, yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False))

@@ -259,8 +259,9 @@ def has_model(output_dir: Path, result: Result) -> bool:
     return any((output_dir / "steps" / result.step.id).glob(WEIGHTS))
 
 
-def drop_models(output_dir: Path, results: Mapping[str, Result], kept: set[str]) -> None:
-    """Delete the weights of the fine-tunings that are not kept."""
+def drop_models(output_dir: Path, results: Mapping[str, Result], keep_models: str) -> None:
+    """Delete the weights of the fine-tunings that are not kept; `keep_models` is that of the plan."""
+    kept = list_kept(keep_models, results)
     for name, result in results.items():
         if result.step.kind == "fine_tuning" and name not in kept:
             for file in (output_dir / "steps" / result.step.id).glob(WEIGHTS):

@@ -52,7 +52,6 @@ from hf_domain.comparison.steps import (
     find_root,
     list_steps,
     list_versions,
-    name_folder,
 )
 from hf_domain.environment import describe_environment
 from hf_domain.safe_io import lock_folder, read_json, remove_unfinished, write_json
@@ -73,8 +72,6 @@ PRELOADED = [
 WITHOUT_GPU = ("vocabulary", "datastore")
 # Kinds of steps whose folder others read; of the rest they read the result alone.
 READ_BY_OTHERS = ("vocabulary", "datastore", "pretraining")
-# Beginnings of the metrics that a vote changes.
-OF_A_VOTE = ("eval_", "predict_", "label_thresholds", "nearest_vote")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
 INTERRUPTED = 130
 # Suffix of the file that a step leaves beside its log when all its output is written. What happens to its process later
@@ -133,7 +130,7 @@ def run_comparison(
         for name in ("", "data", "results"):
             remove_unfinished(output_dir / name)
         write_plan_file(plan, steps, output_dir)
-        keep_models(plan, output_dir, results, missing)
+        drop_models(output_dir, results, plan.keep_models)
         run_steps(missing, results, plan, output_dir, execute, num_processes, dask_scheduler, note)
     return [results[step.name] for step in steps if step.name in results]
 
@@ -227,8 +224,7 @@ def run_steps(
                 waiting.remove(chosen)
                 needed = {need: by_id[need] for need in chosen.needs}
                 executor = workers.executor if chosen.kind in WITHOUT_GPU else workers.on_gpu
-                trained = find_trained(chosen, results, output_dir)
-                job = Job(chosen, plan, output_dir, execute or workers.run, needed, trained)
+                job = Job(chosen, plan, output_dir, execute or workers.run, needed)
                 running[executor.submit(make_result, job)] = chosen
             progress.set_postfix_str(", ".join(step.name for step in running.values()))
             if not running:  # no worker of the cluster is there yet
@@ -239,46 +235,19 @@ def run_steps(
                 results[step.name] = by_id[step.id] = get_result(future, step)
                 note(results[step.name])
                 if step.kind == "fine_tuning":
-                    keep_models(plan, output_dir, results, [*waiting, *running.values()])
+                    drop_models(output_dir, results, plan.keep_models)
                 progress.update()
 
 
 def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
-    """Choose the next step that can run beside others.
-
-    What it needs is made, no other fills the same cache, and no other trains the same network.
-    """
+    """Choose the next step that can run beside others: what it needs is made, and no other fills the same cache."""
     unfinished = {step.id for step in waiting + running}
     caches = {step.flags[name] for step in running for name in CACHE_FLAGS if name in step.flags}
     for step in waiting:
         own = (step.flags.get(name) for name in CACHE_FLAGS)
-        waits = any(adds_vote_to(step, other) for other in waiting + running)
-        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(own) and not waits:
+        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(own):
             return step
     return None
-
-
-def adds_vote_to(step: Step, other: Step) -> bool:
-    """Return whether a fine-tuning adds a vote to the network that another one trains: all else is the same.
-
-    A vote is chosen after the training. So training the network again would take minutes, and end in the same weights.
-    """
-    alone = {name: value for name, value in step.flags.items() if name != "nearest_vote"}
-    is_alike = (step.kind, step.command, step.inputs) == ("fine_tuning", other.command, other.inputs)
-    return is_alike and alone != step.flags and alone == other.flags and other.kind == step.kind
-
-
-def find_trained(step: Step, results: Mapping[str, Result], output_dir: Path) -> Result | None:
-    """Return the fine-tuning whose network a step can take, if its model is there."""
-    trained = (other for other in results.values() if other.is_done and adds_vote_to(step, other.step))
-    return next((each for each in trained if has_model(output_dir, each)), None)
-
-
-def keep_models(plan: Plan, output_dir: Path, results: Mapping[str, Result], missing: list[Step]) -> None:
-    """Delete the models that the plan does not keep and no missing step takes."""
-    kept = list_kept(plan.keep_models, results)
-    kept |= {name for name, result in results.items() if any(adds_vote_to(step, result.step) for step in missing)}
-    drop_models(output_dir, results, kept)
 
 
 def get_result(future: Future, step: Step) -> Result:
@@ -390,8 +359,6 @@ class Job:
     execute: Execute
     needed: Mapping[str, Result]
     """The results of the steps that it reads, by id."""
-    trained: Result | None = None
-    """The fine-tuning whose network it takes, see `find_trained`."""
 
     @property
     def folder(self) -> Path:
@@ -466,7 +433,7 @@ def has_output(step: Step, folder: Path) -> bool:
 
 def run_step(job: Job) -> Result:
     """Run a step and return its result; a step that fails is a result too."""
-    step, folder, trained = job.step, job.folder, job.trained
+    step, folder = job.step, job.folder
     before, checkpoint = read_attempt(folder), find_checkpoint(folder)
     seconds = 0.0
     if before and checkpoint is not None:  # of all attempts, up to the checkpoint
@@ -484,14 +451,9 @@ def run_step(job: Job) -> Result:
     try:
         step = set_chosen_rate(fit_to_minutes(step, job.plan, job.needed), job.needed)
         write_step_text(step, job.plan, job.output_dir)
-        job.execute(step if trained is None else take_network(step, trained), job.plan, folder)
+        job.execute(step, job.plan, folder)
         seconds += time.perf_counter() - started
         output = read_output(step, job.plan, folder)
-        if trained is not None:  # what its training took and chose
-            seconds += trained.seconds or 0.0
-            output["metrics"] = trained.metrics | {
-                name: value for name, value in output["metrics"].items() if name.startswith(OF_A_VOTE)
-            }
         write_json(folder / ATTEMPT, attempt | {"done": True})
     except Interrupted:
         raise
@@ -531,11 +493,6 @@ def set_chosen_rate(step: Step, needed: Mapping[str, Result]) -> Step:
         raise RuntimeError(f"training failed at every learning rate, the first time with: {tried[0].error}")
     best = max(done, key=lambda result: result.get_validation_score() or -math.inf)
     return step.change(learning_rate=best.step.flags["learning_rate"])
-
-
-def take_network(step: Step, trained: Result) -> Step:
-    """Return a fine-tuning that adds its vote to the network of another one instead of training it again."""
-    return step.change(model_name_or_path=name_folder(trained.step.id), do_train=None, early_stopping_patience=None)
 
 
 def run_command(

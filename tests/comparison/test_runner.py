@@ -325,51 +325,6 @@ def test_learning_rates_are_chosen_on_validation(content, tmp_path, load):
     assert len(report.scores["dapt"]["animals"]) == 4 and "from 0.1, 0.01, 10.0" in read_text(tmp_path / "plan")
 
 
-@pytest.mark.parametrize("num_processes", [1, 3])
-def test_a_vote_takes_the_networks_of_the_row_that_it_is_added_to(content, tmp_path, load, num_processes):
-    """It would train the same ones again. They are kept until it has them, and count as its training."""
-    pytest.importorskip("tantivy")
-    del content["tasks"]["entities"]
-    content["methods"] = {"vote": None, "dapt": None, "no_adaptation": None}
-    content["seeds"], content["fine_tuning"] = [1, 2], {"early_stopping_patience": 3}
-    taken = {}
-
-    def run(step, plan, folder):
-        pretend(step, plan, folder)
-        if step.method == "vote":
-            taken[step.seed] = step
-            network = folder.parents[1] / "steps" / step.flags["model_name_or_path"].split("/")[-1]
-            assert (network / "model.safetensors").is_file() and "do_train" not in step.flags
-        if step.kind == "fine_tuning":
-            time.sleep(0.2)
-            write_json(folder / METRICS, read_json(folder / METRICS) | {"train_loss": step.seed, "epoch": step.method})
-
-    results = run_comparison(load(), tmp_path / "output", execute=run, num_processes=num_processes)
-    by_name = {result.step.name: result for result in results}
-    for seed, step in taken.items():
-        vote, dapt = (by_name[f"{row}-animals-seed{seed}"] for row in ("vote", "dapt"))
-        assert step.flags["model_name_or_path"] == f"{{root}}/steps/{dapt.step.id}"
-        assert vote.step.flags == dapt.step.flags | {"nearest_vote": True}  # what a card repeats
-        assert vote.seconds > dapt.seconds + 0.2
-        assert vote.metrics["train_loss"] == seed and vote.metrics["epoch"] == "dapt"
-        assert vote.metrics["eval_macro_f1"] != dapt.metrics["eval_macro_f1"]
-    assert sorted(taken) == [1, 2]
-    weights = (tmp_path / "output").glob("steps/*-animals-seed*/model.safetensors")
-    assert len([*weights]) == 1  # the best of all
-
-
-def test_a_vote_trains_its_own_network_where_no_row_has_it(content, tmp_path, load):
-    pytest.importorskip("tantivy")
-    del content["tasks"]["entities"]
-    content["methods"] = {"dapt": None, "vote": {"fine_tuning": {"learning_rate": 1e-3}}}
-
-    def run(step, plan, folder):
-        pretend(step, plan, folder)
-        assert step.kind != "fine_tuning" or step.flags["do_train"]
-
-    assert all(result.is_done for result in run_comparison(load(), tmp_path / "output", execute=run))
-
-
 def read_text(output_dir):
     return (output_dir / "report.md").read_text()
 
