@@ -10,7 +10,7 @@ import json
 import os
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from hf_domain.data.csv_files import (
     open_bytes,
     read_cells,
 )
+from hf_domain.data.json_lines import parse_lines, parse_object
 from hf_domain.data.squad import read_squad
 from hf_domain.data.tables import Rows, find_paths, has_splits, join_rows, make_dataset
 from hf_domain.safe_io import fingerprint_files, is_url, open_url
@@ -134,12 +135,11 @@ def load_files(
     if len(set(builders.values())) > 1:
         raise ValueError(f"all files of a dataset must have one format, but they have {builders}. Convert them to one.")
     builder, is_local = builders[files[0]], not any(map(is_url, files))
-    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2, disable=None) as progress:
-        num_rows = sum(_check_file(file, progress) for file in files if not is_url(file))
+    _check_files(files)
     own_options: dict[str, Any] = {}
+    num_rows = 0
     if builder == "csv":
-        own_options = _find_csv_options(files)
-        num_rows = own_options.pop("num_rows")
+        own_options, num_rows = _find_csv_options(files)
     elif builder == "text":
         own_options["encoding"] = "utf-8-sig"
     if is_local and not streaming:
@@ -152,18 +152,24 @@ def load_files(
     except (DatasetGenerationError, ValueError) as error:
         cause = str(error.__cause__ or error).partition("\n")[0]
         raise ValueError(f"{', '.join(files)} cannot be read as {builder}: {cause}. Repair the file.") from error
+    if builder == "csv":
+        _check_csv(rows, files, num_rows if is_local else None)
+    return rows
+
+
+def _check_csv(rows: Dataset | IterableDataset, files: Sequence[str], num_rows: int | None) -> None:
+    """Raise a ValueError if pandas did not read what the files have; `num_rows` is None for files at URLs."""
     # pandas takes the first cell of rows that are longer than the header as an index. Local files were checked.
-    if builder == "csv" and not is_local and INDEX in (rows.column_names or next(iter(rows), {})):
+    if num_rows is None and INDEX in (rows.column_names or next(iter(rows), {})):
         raise ValueError(
             f"each row of a .csv file must have as many cells as its header, but a row of {', '.join(files)} has more. "
             f"{QUOTE_IT.format('commas')}"
         )
-    if isinstance(rows, Dataset) and is_local and len(rows) != num_rows:
+    if num_rows is not None and isinstance(rows, Dataset) and len(rows) != num_rows:
         raise ValueError(
             f"all rows of a file must be read, but of the {num_rows:,} rows of {', '.join(files)}, {len(rows):,} are. "
             "Write the file again as .jsonl."
         )
-    return rows
 
 
 def _load_special(patterns: Sequence[str], files: Sequence[str], streaming: bool) -> Dataset | IterableDataset | None:
@@ -192,8 +198,8 @@ def _read_squad(file: str) -> list[dict[str, Any]] | None:
         return None  # the check reports it
 
 
-def _find_csv_options(files: Sequence[str]) -> dict[str, Any]:
-    """Return the options of pandas for .csv files, and `num_rows` of the local ones.
+def _find_csv_options(files: Sequence[str]) -> tuple[dict[str, Any], int]:
+    """Return the options of pandas for .csv files, and the number of rows of the local ones.
 
     Raises:
         ValueError: The files are not written alike; see also `check_table`.
@@ -207,14 +213,14 @@ def _find_csv_options(files: Sequence[str]) -> dict[str, Any]:
     if empty := [file for file, table in zip(files, tables, strict=True) if not (table.num_rows or is_url(file))]:
         raise ValueError(f"a table must have a row below its header, but {empty[0]} has none. Add rows.")
     texts = sorted(set[str]().union(*(table.texts for table in tables)))
-    return {
+    options = {
         **forms.pop().options,
         # By default pandas reads "None", "NA" and "null" as missing, but they can be labels or texts.
         "keep_default_na": False,
         "na_values": [""],
         "converters": dict.fromkeys(texts, _keep_text),
-        "num_rows": sum(table.num_rows for table in tables),
     }
+    return options, sum(table.num_rows for table in tables)
 
 
 def _keep_text(cell: str) -> str | None:
@@ -302,39 +308,40 @@ def _get_builder(file: str) -> str:
     return BUILDERS[_get_suffix(file)]
 
 
-def _check_file(file: str, progress: tqdm) -> int:
-    """Check that a file's lines are UTF-8 and, in .jsonl, JSON objects.
+def _check_files(files: Sequence[str]) -> None:
+    """Check the local ones of some files, see `_check_file`."""
+    with tqdm(desc="Checking files", unit="B", unit_scale=True, delay=2, disable=None) as progress:
+        for file in files:
+            if not is_url(file):
+                _check_file(file, progress)
 
-    Returns:
-        The number of its rows; 0 for .csv, whose cells may contain line breaks.
-    """
+
+def _check_file(file: str, progress: tqdm) -> None:
+    """Raise a ValueError unless a file has an example, and its lines are UTF-8 and, in .jsonl, JSON objects."""
     if file.endswith(".parquet"):
         try:
-            num_rows = pyarrow.parquet.read_metadata(file).num_rows
+            is_filled = bool(pyarrow.parquet.read_metadata(file).num_rows)
         except pyarrow.ArrowInvalid as error:
             raise ValueError(f"{file} must be a Parquet file, but is not: {error}. Convert or rename it.") from error
     else:
-        num_rows = _check_text(file, progress)
-    if not num_rows:
+        is_filled = _check_text(file, progress)
+    if not is_filled:
         raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
-    return 0 if _get_builder(file) == "csv" else num_rows
 
 
-def _check_text(file: str, progress: tqdm) -> int:
-    """Check a file of text line by line, and return the number of its rows, or of its lines if it is .csv."""
+def _check_text(file: str, progress: tqdm) -> bool:
+    """Check a file of text line by line, and return whether it has any."""
+    is_filled = False
     try:
         with open_bytes(file) as lines:
             if _is_array(file, lines):
-                return len(_parse(json.loads, lines.read(), file, 1))
-            parse = _parse_object if _get_builder(file) == "json" else bytes.decode
-            num_lines = num_filled = 0
+                return bool(parse_lines(json.loads, lines.read(), file, 1))
+            parse = parse_object if _get_builder(file) == "json" else bytes.decode
             for number, line in enumerate(lines, 1):
                 progress.update(len(line))
-                # As in `datasets`, a carriage return ends a line, too.
-                num_lines += 1 + line.removesuffix(b"\n").removesuffix(b"\r").count(b"\r")
                 if not line.isspace():
-                    _parse(parse, line.rstrip(), file, number)  # an error at the newline would name the next line
-                    num_filled += 1
+                    parse_lines(parse, line.rstrip(), file, number)  # an error at the newline would name the next line
+                    is_filled = True
     except (EOFError, OSError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the system, and no content that is wrong
             raise
@@ -343,8 +350,7 @@ def _check_text(file: str, progress: tqdm) -> int:
             f"{file} must be a complete {packing} file, but cannot be unpacked: {error}. Compress it again, or drop "
             f"the extension {packing}."
         ) from error
-    # The blank lines of a .txt file are rows, too.
-    return num_lines if num_filled and _get_builder(file) == "text" else num_filled
+    return is_filled
 
 
 def _is_array(file: str, lines: Any) -> bool:
@@ -381,36 +387,3 @@ def _list_places(file: str) -> Iterator[str]:
             yield from (f"row {number} of {file}" for number in range(1, len(json.loads(lines.read())) + 1))
         else:
             yield from (f"line {number} of {file}" for number, line in enumerate(lines, 1) if not line.isspace())
-
-
-def _parse(parse: Callable, content: bytes, file: str, number: int) -> Any:
-    """Parse content that starts at line `number` of the file; errors name the line."""
-    content = content.removeprefix(BOM_UTF8)
-    if b"\0" in content:
-        number += content.count(b"\n", 0, content.index(b"\0"))
-        raise ValueError(
-            f"a file must be UTF-8 text, but {file}, line {number} has a zero byte. Leave a binary file out; convert "
-            "a text file, e.g. with iconv."
-        )
-    try:
-        return parse(content)
-    except UnicodeDecodeError as error:
-        number += content.count(b"\n", 0, error.start)
-        raise ValueError(
-            f"a file must be UTF-8 text, but {file}, line {number} has the byte {content[error.start]:#04x}, "
-            f"{error.reason}. Convert the file, e.g. with iconv."
-        ) from error
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{file}, line {number + error.lineno - 1} must be JSON, but is not: {error.msg} at column "
-            f"{error.colno}. Correct or remove the line."
-        ) from error
-    except RecursionError:
-        raise ValueError(f"{file}, line {number} must be plain JSON, but is nested too deeply. Remove it.") from None
-
-
-def _parse_object(line: bytes) -> dict:
-    value = json.loads(line)
-    if not isinstance(value, dict):
-        raise json.JSONDecodeError("Expecting one object per line", line.decode(), 0)
-    return value

@@ -130,7 +130,7 @@ def test_names_and_labels_that_a_plan_cannot_have(content, tmp_path, refuse):
     for part in (
         "tasks and corpora must have different names, but share pets. Rename one.",
         "several/train.jsonl is a multi_label_classification",
-        "tasks: broken: a line must be a JSON object, but line 1 of broken/test.jsonl is none",
+        "tasks: broken: broken/test.jsonl, line 1 must be JSON, but is not: Expecting value",
     ):
         assert part in error
 

@@ -84,7 +84,7 @@ def test_columns_that_nobody_reads_may_hold_anything(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("", "test.jsonl is empty"), ('{"text": "a", "label": "cat"}\n{"te', "line 2 of test.jsonl")]
+    ("text", "problem"), [("", "test.jsonl is empty"), ('{"text": "a", "label": "cat"}\n{"te', "test.jsonl, line 2")]
 )
 def test_empty_and_broken_files(tmp_path, text, problem):
     (told,) = check(tmp_path, "classification", text)
