@@ -24,7 +24,7 @@ from hf_domain.extras import EXTRAS, explain_missing
 from hf_domain.methods import PRETRAINING_METHODS, TASK_METHODS
 
 # Packages whose ValueErrors are meant for users. A ValueError of another package, such as torch on shapes, is our bug.
-SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft", "evaluate")
+SPEAKING = ("hf_domain", "transformers", "datasets", "huggingface_hub", "tokenizers", "accelerate", "peft")
 # Titles of flags in the help, in this order; then those of transformers, and those that few need.
 GROUPS = (
     "Model",

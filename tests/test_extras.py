@@ -1,4 +1,4 @@
-"""What runs on torch and the eight packages of the field alone, and how a missing extra is named."""
+"""What runs on torch and the seven packages of the field alone, and how a missing extra is named."""
 
 import json
 import re
@@ -25,7 +25,6 @@ def test_the_core_is_torch_and_the_packages_of_the_field():
     field = {
         "accelerate",
         "datasets",
-        "evaluate",
         "huggingface-hub",
         "peft",
         "safetensors",

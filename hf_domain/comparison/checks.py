@@ -37,7 +37,7 @@ FIXED_FLAGS = {
 # The same in a row: rows are compared example by example.
 SHARED_FLAGS = {"max_eval_samples", "max_predict_samples"}
 # Anybody may have written a plan, so only the command line can trust code or publish.
-UNSAFE_FLAGS = {"trust_remote_code", "metric_name", "push_to_hub"}
+UNSAFE_FLAGS = {"trust_remote_code", "push_to_hub"}
 COUNTED = ("per_device_train_batch_size", "max_seq_length", "gradient_accumulation_steps")
 
 

@@ -210,8 +210,8 @@ def _find_csv_options(files: Sequence[str]) -> tuple[dict[str, Any], int]:
         raise ValueError(
             f"all files of a dataset must be written alike, but {', '.join(files)} have {found}. Convert them."
         )
-    if empty := [file for file, table in zip(files, tables, strict=True) if not (table.num_rows or is_url(file))]:
-        raise ValueError(f"a table must have a row below its header, but {empty[0]} has none. Add rows.")
+    if not any(table.num_rows or is_url(file) for file, table in zip(files, tables, strict=True)):
+        raise ValueError(f"a table must have a row below its header, but {', '.join(files)} has none. Add rows.")
     texts = sorted(set[str]().union(*(table.texts for table in tables)))
     options = {
         **forms.pop().options,

@@ -82,10 +82,6 @@ class ClassificationArguments(DataArguments):
         default=None,
         metadata={"help": "Labels that mean 'none of these', as a,b. Adds the metric positive_micro_f1 without them."},
     )
-    metric_name: str | None = field(
-        default=None,
-        metadata={"help": "Compute only this metric; metrics of the evaluate library need --trust_remote_code."},
-    )
     nearest_vote: bool = field(
         default=False,
         metadata={
@@ -137,11 +133,11 @@ class Classification(TaskKind):
         if any(column in rows.column_names for rows in splits.values()):
             found = read_labels(splits, column, args.do_regression, args.multi_label, locate)
             self.problem_type, self.label_names, self.label_ids = found
-        self.deciding = args.metric_name or DECIDING[self.problem_type]
+        self.deciding = DECIDING[self.problem_type]
         return splits
 
-    def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
-        """Check that labels differ, and that the metric exists."""
+    def check(self, splits: DatasetDict, does_train: bool) -> None:
+        """Check that labels differ, and that the negative ones exist."""
         column, names = str(self.args.label_column_name), self.label_names or []
         if does_train:
             check_variety(splits["train"][column], column)
@@ -149,13 +145,7 @@ class Classification(TaskKind):
             check_spread(splits, column)
             if does_train:
                 warn_of_units(splits["train"][column], column)
-        self.negative_labels, self.trusts = find_ids(self.args.negative_labels, names), trust_remote_code
-        self.choose_metrics()
-
-    def choose_metrics(self, config: Any = None) -> Callable[[EvalPrediction], dict[str, Any]]:
-        """Return the metric function, see `choose_metrics`."""
-        chosen = self.args.metric_name
-        return choose_metrics(self.problem_type, self.negative_labels, chosen, self.trusts, config)
+        self.negative_labels = find_ids(self.args.negative_labels, names)
 
     def measure_loss(self, config: Any, predictions: Any, labels: Any, examples: Dataset) -> float:
         """See `TaskKind`; class weights count, as in training."""
@@ -165,10 +155,9 @@ class Classification(TaskKind):
             return float(self.loss((logits,), gold))
         return float(ForSequenceClassificationLoss(gold, logits, config))
 
-    def list_metrics(self) -> list[str] | None:
-        """Return the names of the metrics; what a metric of evaluate returns is not known."""
-        names, chosen = list_class_metrics(self.problem_type, self.negative_labels), self.args.metric_name
-        return names if chosen is None else [chosen] if chosen in names else None
+    def list_metrics(self) -> list[str]:
+        """Return the names of the metrics."""
+        return list_class_metrics(self.problem_type, self.negative_labels)
 
     def list_options(self) -> dict[str, Any]:
         """Return the problem type."""
@@ -200,6 +189,16 @@ class Classification(TaskKind):
         constants = make_constants(self.problem_type, labels, len(names))
         self.compute_metrics = add_baseline(self.compute_metrics, constants, labels, self.deciding)
         self.loss = make_weighted_loss(self.args.class_weights, self.problem_type, labels, names)
+
+    def choose_metrics(self, config: Any) -> Callable[[EvalPrediction], dict[str, Any]]:
+        """Return the metrics of logits; thresholds that `config.label_thresholds` gets later count."""
+
+        def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
+            kind, gold = self.problem_type, np.asarray(output.label_ids)
+            predictions = decode_logits(output.predictions, kind, getattr(config, "label_thresholds", None))
+            return compute_class_metrics(predictions, gold, kind, self.negative_labels)
+
+        return compute_metrics
 
     def score(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> dict[str, Any]:
         """Return the metrics of logits."""
@@ -349,55 +348,3 @@ def name_predictions(predictions: np.ndarray, problem_type: str, label_names: li
     if problem_type == "multi_label_classification":
         return [[label_names[label] for label in np.flatnonzero(row)] for row in predictions]
     return [label_names[label] for label in predictions]
-
-
-def choose_metrics(
-    problem_type: str,
-    negative_labels: Sequence[int] = (),
-    metric_name: str | None = None,
-    trust_remote_code: bool = False,
-    config: Any = None,
-) -> Callable[[EvalPrediction], dict[str, Any]]:
-    """Return the metric function of a sequence classifier, for `Trainer(compute_metrics=...)`.
-
-    Args:
-        negative_labels: See `compute_single_label_metrics`.
-        metric_name: One of our metrics, or one that `evaluate.load` finds on the Hub or as a local script. Default: all
-            of ours for the problem type.
-        trust_remote_code: Whether `metric_name` may be a script, which runs in this process.
-        config: The model's; its `label_thresholds`, if set, decide which labels are predicted.
-
-    Raises:
-        ValueError: There is no such metric for the problem type.
-    """
-    names = list_class_metrics(problem_type, negative_labels)
-    metric = (
-        None if metric_name is None or metric_name in names else _load_metric(metric_name, names, trust_remote_code)
-    )
-
-    def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
-        predictions = decode_logits(output.predictions, problem_type, getattr(config, "label_thresholds", None))
-        references: Any = output.label_ids
-        if metric is not None:
-            return metric.compute(predictions=predictions, references=references)
-        metrics = compute_class_metrics(predictions, references, problem_type, negative_labels)
-        return metrics if metric_name is None else {metric_name: metrics[metric_name]}
-
-    return compute_metrics
-
-
-def _load_metric(metric_name: str, names: list[str], trust_remote_code: bool) -> Any:
-    if not trust_remote_code:
-        raise ValueError(
-            f"--metric_name must be one of {', '.join(names)}, or a metric of evaluate.load, which runs the metric's "
-            f"script, but is {metric_name}. Check the name, or add --trust_remote_code if you trust the script."
-        )
-    import evaluate
-
-    try:
-        return evaluate.load(metric_name)
-    except Exception as error:  # not found, no network or a failing script: the remedy is the same
-        raise ValueError(
-            f"--metric_name must be one of {', '.join(names)}, or a metric that evaluate.load finds, but {metric_name} "
-            "is neither. Check the name and the network."
-        ) from error

@@ -106,7 +106,7 @@ class TaskKind:
         """Check all rows, and find the columns and the labels; return the rows to use."""
         raise NotImplementedError
 
-    def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
+    def check(self, splits: DatasetDict, does_train: bool) -> None:
         """Check the rows that are left after `--max_train_samples`, and what depends on the names of the labels."""
 
     def measure_loss(self, config: Any, predictions: Any, labels: Any, examples: Dataset) -> float | None:

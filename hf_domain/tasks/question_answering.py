@@ -87,7 +87,7 @@ class QuestionAnswering(TaskKind):
             self.args.version_2_with_negative = any(not each["text"] for each in answers)
         return splits
 
-    def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
+    def check(self, splits: DatasetDict, does_train: bool) -> None:
         """Check that training has questions with answers."""
         if does_train and not any(answers["text"] for answers in splits["train"]["answers"]):
             raise ValueError("training needs questions with answers, but train has none. Add such questions.")

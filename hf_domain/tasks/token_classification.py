@@ -95,7 +95,7 @@ class TokenClassification(TaskKind):
         self.label_names, self.label_ids = find_labels(splits, tags, locate)
         return splits
 
-    def check(self, splits: DatasetDict, does_train: bool, trust_remote_code: bool = False) -> None:
+    def check(self, splits: DatasetDict, does_train: bool) -> None:
         """Check that the tags are names of entities, and differ."""
         column = str(self.args.label_column_name)
         check_tags(self.label_names or [])

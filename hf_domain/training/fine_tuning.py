@@ -161,7 +161,7 @@ def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: Fi
     if training_args.is_open_ended and "validation" not in splits:
         splits, training_args.do_eval = hold_out(kind, splits)
     check_single_text(kind.text_columns, getattr(args, "append_passage", False))
-    kind.check(splits, training_args.do_train, model_args.trust_remote_code)
+    kind.check(splits, training_args.do_train)
     if (metrics := kind.list_metrics()) is not None:
         check_best_metric(training_args, metrics)
     return splits

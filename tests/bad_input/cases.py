@@ -373,7 +373,6 @@ CLASSIFICATION = list_cases(
     ("--do_regression true", "regression must be numbers|line 1 of task/train.jsonl"),
     ("--multi_label true", "multi-label data must have lists"),
     ("--do_regression true --multi_label true", "do_regression|multi_label"),
-    ("--metric_name rightness", "metric|rightness"),
     ("--negative_labels none", "none|a, b"),
     ("", "'NA'|line 2|train.jsonl", {"task/train.jsonl": write_labels("0.5", "NA", "1.5")}),
     ("--multi_label false", "multi-label", LISTS),

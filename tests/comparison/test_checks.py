@@ -214,12 +214,10 @@ def test_flags_that_a_comparison_sets_or_would_misread(content, refuse):
 
 
 def test_plan_neither_trusts_nor_publishes(content, refuse):
-    content["fine_tuning"] |= {"metric_name": "evil.py", "trust_remote_code": True}
+    content["fine_tuning"] |= {"trust_remote_code": True}
     content["methods"]["dapt"] = {"pretraining": {"push_to_hub": True, "hub_model_id": "me/mine"}}
     error = refuse()
-    assert (
-        "fine_tuning: a plan must not run code of others or publish, but sets metric_name, trust_remote_code" in error
-    )
+    assert "fine_tuning: a plan must not run code of others or publish, but sets trust_remote_code" in error
     assert (
         "dapt: pretraining: a plan must not run code of others or publish, but sets hub_model_id, push_to_hub" in error
     )

@@ -5,9 +5,7 @@ import pytest
 import scipy.stats
 import seqeval.metrics
 import sklearn.metrics
-from transformers import EvalPrediction
 
-from hf_domain.tasks.classification import choose_metrics
 from hf_domain.tasks.metrics import (
     compute_class_metrics,
     compute_entity_metrics,
@@ -105,50 +103,6 @@ def test_squad_by_hand():
     # Words count as often as they occur.
     assert compute_squad_metrics({"a": "x x"}, {"a": ["x x x y"]})["f1"] == pytest.approx(100 * 2 * 2 / 6)
     assert normalize_answer("The  U.S. theatre, an Act") == "us theatre act"
-
-
-def test_metrics_are_chosen_by_problem_type_and_name():
-    output = EvalPrediction(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0]))
-    everything = choose_metrics("single_label_classification", negative_labels=[1])(output)
-    assert set(everything) == {"accuracy", "micro_f1", "macro_f1", "positive_micro_f1"}
-    assert choose_metrics("single_label_classification", metric_name="accuracy")(output) == {"accuracy": 0.5}
-    with pytest.raises(ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric .* but is pearson"):
-        choose_metrics("single_label_classification", metric_name="pearson")
-    with pytest.raises(
-        ValueError, match=r"one of accuracy, micro_f1, macro_f1, or a metric that .* finds, but pearson is neither"
-    ):
-        choose_metrics("single_label_classification", metric_name="pearson", trust_remote_code=True)
-
-
-def test_metric_of_a_local_script(tmp_path):
-    script = tmp_path / "hits" / "hits.py"
-    script.parent.mkdir()
-    script.write_text(
-        """import datasets
-import evaluate
-
-
-class Hits(evaluate.Metric):
-    def _info(self):
-        features = datasets.Features({"predictions": datasets.Value("int32"), "references": datasets.Value("int32")})
-        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
-
-    def _compute(self, predictions, references):
-        return {"hits": sum(p == r for p, r in zip(predictions, references))}
-"""
-    )
-    output = EvalPrediction(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0]))
-    trusted = choose_metrics("single_label_classification", metric_name=str(script), trust_remote_code=True)
-    assert trusted(output) == {"hits": 1}
-
-
-def test_metric_runs_no_code_without_trust(tmp_path):
-    script = tmp_path / "evil" / "evil.py"
-    script.parent.mkdir()
-    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
-    with pytest.raises(ValueError, match="--trust_remote_code"):
-        choose_metrics("single_label_classification", metric_name=str(script))
-    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,7 +9,7 @@ from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import EvalPrediction
 
 from hf_domain.examples import run_classification, run_ner, run_qa
-from hf_domain.tasks.classification import choose_metrics
+from hf_domain.tasks.classification import Classification, ClassificationArguments
 
 WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}
 # The share of each label in the rows: biology is the majority.
@@ -96,7 +96,9 @@ def test_several_labels_are_compared_with_the_best_constant():
     rng = np.random.default_rng(0)
     labels = (rng.random((60, 5)) < [0.7, 0.35, 0.3, 0.1, 0.05]).astype(float)
     kind = "multi_label_classification"
-    compute = choose_metrics(kind)
+    task = Classification(ClassificationArguments())
+    task.problem_type, task.negative_labels = kind, []
+    compute = task.choose_metrics(None)
     every = [np.array(chosen) for chosen in itertools.product([-1.0, 1.0], repeat=5)]
     scores = [compute(EvalPrediction(np.tile(constant, (60, 1)), labels)) for constant in every]
     metrics = add_baseline(compute, make_constants(kind, labels, 5), labels, "macro_f1")(

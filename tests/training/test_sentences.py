@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from hf_domain.data.files import load_files
 from hf_domain.examples import run_sentences
-from hf_domain.tasks.sentences import Search, find_relevant, load_texts
+from hf_domain.tasks.sentences import find_relevant, load_texts
 
 SCORED = {"max_seq_length": 32, "do_eval": True, "do_predict": True, "per_device_eval_batch_size": 5}
 METRICS = {"pairs": "predict_spearman_cosine", "search": "predict_cosine_ndcg@10"}
@@ -124,16 +124,6 @@ def test_the_best_epoch_is_kept(run, tmp_path):
     state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
     logged = [entry["eval_spearman_cosine"] for entry in state["log_history"] if "eval_spearman_cosine" in entry]
     assert metrics["eval_spearman_cosine"] == pytest.approx(max(logged)) and len(logged) >= 2
-
-
-def test_a_title_stands_before_its_text_and_a_query_with_each_of_its_passages(tmp_path):
-    folder, texts = write_search(tmp_path), make_texts(40, seed=9)
-    corpus, queries = (load_texts(str(folder / f"{name}.jsonl")) for name in ("corpus", "queries"))
-    assert (corpus["d0"], corpus["d1"]) == (f"a title {texts[0]}", texts[1])
-    pairs = Search(corpus, queries).make_pairs(load_files(str(folder / "qrels" / "test.tsv")))
-    query = " ".join(texts[18].split()[:3])
-    assert pairs[0] == {"query": query, "passage": texts[18]} and pairs[1] == {"query": query, "passage": texts[21]}
-    assert pairs[2]["query"] != query != pairs[3]["query"] != pairs[2]["query"]  # the other passage has a score of 0
 
 
 def test_the_extra_is_named_where_it_is_missing(run, tmp_path, monkeypatch):
