@@ -1,7 +1,7 @@
 """Train and score sentence embeddings with sentence-transformers, which is imported when a function is called."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,9 @@ class SentenceArguments:
     """The encoder and the data of sentence embeddings."""
 
     model_name_or_path: str = field(metadata={"help": "Encoder: a folder or a name on the Hub."})
+    reference_name_or_path: str | None = field(
+        default=None, metadata={"help": "Another encoder, such as that before an adaptation: which one is better?"}
+    )
     train_file: str | None = field(default=None, metadata={"help": "Training data: pairs, or a table of BEIR (.tsv)."})
     validation_file: str | None = field(default=None, metadata={"help": "Validation data."})
     test_file: str | None = field(default=None, metadata={"help": "Test data."})
@@ -90,11 +93,27 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
         metrics |= read_json(folder / METRICS)
     else:
         score()
+    if args.reference_name_or_path is not None:
+        metrics |= compare_with_reference(args, training_args.device, evaluators, task.deciding, metrics)
     write_json(folder / METRICS, metrics)
     for split in PLACES:
         if found := {name: value for name, value in metrics.items() if name.startswith(f"{split}_")}:
             logger.info(describe_metrics(split, found))
     logger.info(f"{'Model and card' if training_args.do_train else 'Results'}: {folder}")
+
+
+def compare_with_reference(
+    args: SentenceArguments, device: Any, evaluators: dict[str, Any], deciding: str, metrics: dict[str, Any]
+) -> dict[str, float]:
+    """Score the reference on the same data, and say which of the two encoders is better."""
+    reference = load_encoder(replace(args, model_name_or_path=str(args.reference_name_or_path)), device)
+    scores = {}
+    for prefix, evaluator in evaluators.items():
+        own, other = metrics[f"{prefix}_{deciding}"], evaluator(reference)[f"{prefix}_{deciding}"]
+        said = "better" if own > other else "worse" if own < other else "no better"
+        logger.info(f"{args.model_name_or_path} is {said} than {args.reference_name_or_path}: {own:.4f}, {other:.4f}")
+        scores[f"{prefix}_reference_{deciding}"] = other
+    return scores
 
 
 def load_task(args: SentenceArguments, training_args: TrainingArguments) -> tuple[Similarity | Search, DatasetDict]:

@@ -85,7 +85,7 @@ def test_scores_of_a_search_are_those_of_its_first_passages(encoder, run, tmp_pa
 
 
 @pytest.mark.parametrize("task", ["pairs", "search"])
-def test_training_improves_what_it_trains_on(encoder, run, tmp_path, task):
+def test_training_improves_what_it_trains_on(encoder, run, tmp_path, task, caplog):
     """The model in the folder is the one that was scored, and its card shows the scores."""
     from sentence_transformers import SentenceTransformer
 
@@ -94,8 +94,10 @@ def test_training_improves_what_it_trains_on(encoder, run, tmp_path, task):
     files["test_file"].write_text("\n".join([first, *reversed(others)]))
     options = {"do_predict": True, "num_train_epochs": 12}
     before = run(task, "before", **options)
-    after = run(task, "after", **options, do_train=True, learning_rate=3e-3)
+    after = run(task, "after", **options, do_train=True, learning_rate=3e-3, reference_name_or_path=encoder)
     assert after[METRICS[task]] > before[METRICS[task]] + 0.1
+    assert after[METRICS[task].replace("predict_", "predict_reference_")] == before[METRICS[task]]
+    assert f"is better than {encoder}: {after[METRICS[task]]:.4f}, {before[METRICS[task]]:.4f}" in caplog.text
     assert {"train_runtime", "learning_rate", "trainable_parameters"} <= after.keys()
     model, texts = SentenceTransformer(str(tmp_path / "after"), device="cpu"), make_texts(6)
     np.testing.assert_allclose(
