@@ -55,8 +55,6 @@ def check_plan(plan: Plan) -> list[str]:
         problems += [f"tasks: {name}: {problem}" for problem in _check_task(task, plan)]
     for name, method in plan.methods.items():
         problems += [f"methods: {name}: {problem}" for problem in check_row(method, plan)]
-    for name, method in plan.methods.items() if not problems else ():  # these follow the rows that it starts from
-        problems += [f"methods: {name}: {problem}" for problem in _check_folds(method, plan)]
     return problems
 
 
@@ -219,24 +217,11 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
             "metric positive_micro_f1 needs negative_labels, but the options have none. Add options: {negative_labels: "
             "...}."
         )
-    return problems + _check_task_files(task, plan)
-
-
-def _check_task_files(task: Task, plan: Plan) -> list[str]:
-    files = {split: task.get_file(split) for split in SPLITS}
     names = task.options.get("text_column_names")
     if not isinstance(names, str | None):
-        return [f"text_column_names must be text such as one,two, but is {names}. Write it as text."]
-    if task.folds is None:
-        return check_task_files(task.kind, files, plan.folder, names)
-    if task.folds < 2:
-        return [f"folds must be at least 2, but is {task.folds}. Leave it out for the split of the task."]
-    # The items of all files become folds, which are checked when they are made: here each file for itself.
-    problems = []
-    for split, file in files.items():
-        if split == "train" or (plan.folder / file).is_file():
-            problems += check_task_files(task.kind, {"train": file}, plan.folder, names)
-    return problems
+        return [*problems, f"text_column_names must be text such as one,two, but is {names}. Write it as text."]
+    files = {split: task.get_file(split) for split in SPLITS}
+    return problems + check_task_files(task.kind, files, plan.folder, names)
 
 
 # ---- rows
@@ -325,19 +310,6 @@ def _check_chain(method: Row, plan: Plan) -> list[str]:
             f"vocabulary of the plan's encoder, but is {found}. Compare this encoder in a plan of its own."
         )
     return problems
-
-
-def _check_folds(method: Row, plan: Plan) -> list[str]:
-    """Note tasks that a method cannot be tested on, since it is made of their texts, which are all tested."""
-    tasks = [*plan.tasks] if method.tasks is None else method.tasks
-    folded = [name for name in tasks if plan.tasks[name].folds is not None]
-    is_made_of_task = RECIPES[method.recipe].text == "task" or (method.after and plan.is_made_of_task(method.after))
-    if is_made_of_task and folded and (method.tasks is not None or len(folded) == len(tasks)):
-        return [
-            f"{method.recipe} trains on the texts of the task, but folds test all of them. Remove it from "
-            f"{', '.join(folded)}."
-        ]
-    return []
 
 
 # ---- steps

@@ -1,21 +1,16 @@
-"""Load a plan, and make the data that it leaves to be made.
+"""Load a plan, and make the data that it leaves to be made: held-out text of a corpus, and names of labels.
 
-That is held-out text of a corpus, the folds of a task, and a corpus without their items. The names of the files hold a
-digest of their sources, so that results of earlier files are recognized.
+The names of the files hold a digest of their sources, so that results of earlier files are recognized.
 """
 
 import hashlib
 import json
 import logging
 import os
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, DatasetDict
 
 from hf_domain.comparison.checks import check_plan
@@ -23,19 +18,14 @@ from hf_domain.comparison.plan import Corpus, Plan, read_plan, refuse
 from hf_domain.comparison.results import check_output_dir
 from hf_domain.data.columns import find_text_columns
 from hf_domain.data.corpora import load_corpus
-from hf_domain.data.decontamination import find_clean
 from hf_domain.data.files import SPLITS, load_table
-from hf_domain.data.json_lines import read_rows
 from hf_domain.data.objects import write_files
-from hf_domain.safe_io import fingerprint_files, write_json, write_whole
+from hf_domain.safe_io import fingerprint_files, write_whole
 from hf_domain.tasks.files import (
     KIND_CLASSES,
     TEXTS,
     Task,
-    check_task_files,
-    find_texts,
     get_label,
-    get_text,
     name_label_column,
 )
 from hf_domain.tasks.kind import find_kind
@@ -47,11 +37,6 @@ logger = logging.getLogger(__name__)
 # Of the documents, where a plan names no held-out text.
 HELD_OUT_PERCENTAGE = 5
 FOLDER = "data"
-# What was left out of the items of a task with folds.
-COUNTS = "counts.json"
-# In each fold, every tenth of the other items is for validation.
-VALIDATION_SHARE = 10
-SEED = 0
 
 Rows = list[dict[str, Any]]
 
@@ -130,23 +115,15 @@ def prepare_data(plan: Plan, output_dir: Path) -> None:
     """Make what is not there yet in the folder `data` of the comparison, and let the plan name it.
 
     Raises:
-        ValueError: The items of a task do not fill its folds, or nothing is left of a corpus.
+        ValueError: See `name_multi_hot`.
     """
     folder = output_dir / FOLDER
     for name, task in plan.tasks.items():
         if task.kind == "multi_label":
             name_labels(name, task, plan, folder)
-    folded = {name: collect_items(name, task, plan) for name, task in plan.tasks.items() if task.folds is not None}
     for name, corpus in plan.corpora.items():
         if not corpus.validation_file:
             hold_out(name, corpus, plan, folder)
-    for name, corpus in plan.corpora.items():
-        read = [items for task, items in folded.items() if name in (plan.tasks[task].corpus, plan.general)]
-        if read:
-            texts = [get_text(row.get(column)) for items in read for row in items.rows for column in items.columns]
-            drop_items(name, corpus, texts, plan, folder)
-    for name, items in folded.items():
-        make_folds(name, items, plan, folder)
 
 
 def name_labels(name: str, task: Task, plan: Plan, folder: Path) -> None:
@@ -174,32 +151,6 @@ def name_labels(name: str, task: Task, plan: Plan, folder: Path) -> None:
     task.folder = localize(made, plan)
 
 
-@dataclass(frozen=True)
-class Items:
-    """The items of all files of a task, and which columns hold their texts."""
-
-    rows: list[dict[str, Any]]
-    columns: list[str]
-
-
-def collect_items(name: str, task: Task, plan: Plan) -> Items:
-    """Read the items of a task.
-
-    Raises:
-        ValueError: There are fewer than folds.
-    """
-    files = [file for split in SPLITS if (plan.folder / (file := task.get_file(split))).is_file()]
-    rows = [row for file in files for _, row in read_rows(file, plan.folder)]
-    columns = find_texts(task.kind, files[0], plan.folder, task.options.get("text_column_names"))
-    count = len(drop_repeated(rows, task.kind, columns))
-    if count < (task.folds or 0):
-        raise ValueError(
-            f"tasks: {name}: folds must be at most the number of items whose labels agree, {count}, but is "
-            f"{task.folds}. Lower it, or add items."
-        )
-    return Items(rows, columns)
-
-
 def hold_out(name: str, corpus: Corpus, plan: Plan, folder: Path) -> None:
     """Split a corpus into text to train on and text to measure the masked-LM loss on."""
     source = plan.folder / corpus.train_file
@@ -209,56 +160,6 @@ def hold_out(name: str, corpus: Corpus, plan: Plan, folder: Path) -> None:
         for split, documents in load_corpus(str(source), validation_split_percentage=HELD_OUT_PERCENTAGE).items():
             write_rows(files[split], ({"text": row["text"]} for row in documents))
     corpus.train_file, corpus.validation_file = (localize(file, plan) for file in files.values())
-
-
-def drop_items(name: str, corpus: Corpus, items: list[str], plan: Plan, folder: Path) -> None:
-    """Drop the documents that share ten running words with an item of tasks that are tested on all of their items.
-
-    Raises:
-        ValueError: Nothing is left.
-    """
-    source = plan.folder / corpus.train_file
-    digest = hashlib.sha256(json.dumps([fingerprint_files([source]), sorted(items)]).encode()).hexdigest()
-    file = folder / f"{name}-{digest[:8]}-without-items.jsonl"
-    if not file.is_file():
-        documents = load_corpus(str(source), validation_split_percentage=0)["train"]
-        clean = find_clean((row["text"] for row in documents), items)
-        if not clean:
-            raise ValueError(
-                f"corpora: {name}: a corpus must hold documents without ten running words of a task with folds, but "
-                f"all {len(documents)} share some. Use another corpus, or leave folds out."
-            )
-        dropped = len(documents) - len(clean)
-        logger.warning(f"{name}: {dropped} of {len(documents)} documents share ten running words with items: left out")
-        write_rows(file, ({"text": row["text"]} for row in documents.select(clean)))
-    corpus.train_file = localize(file, plan)
-
-
-def make_folds(name: str, items: Items, plan: Plan, folder: Path) -> None:
-    """Write the folds of a task, and let the task name them.
-
-    Raises:
-        ValueError: A fold lacks examples, such as training examples of a label.
-    """
-    task, rows = plan.tasks[name], items.rows
-    assert task.folds is not None
-    names = task.options.get("text_column_names")
-    digest = hashlib.sha256(json.dumps([rows, task.kind, names, task.folds], sort_keys=True).encode()).hexdigest()
-    made = folder / f"{name}-{digest[:8]}"
-    if not (made / COUNTS).is_file():
-        kept = drop_repeated(rows, task.kind, items.columns)
-        for number, parts in enumerate(split_folds(kept, task.kind, task.folds), start=1):
-            for split, examples in parts.items():
-                write_rows(made / f"fold{number}" / f"{split}.jsonl", examples)
-            files = {split: f"fold{number}/{split}.jsonl" for split in SPLITS}
-            if problems := check_task_files(task.kind, files, made, names):
-                raise ValueError(
-                    f"tasks: {name}: each of {task.folds} folds must have what training and testing need, but not all "
-                    f"do: {' '.join(problems)} Or use fewer folds."
-                )
-        write_json(made / COUNTS, {"items": len(kept), "left out": len(rows) - len(kept)})
-        logger.warning(f"{name}: {len(kept)} of {len(rows)} items are tested; the others repeat a text")
-    task.folder = localize(made, plan)
 
 
 def write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -271,9 +172,6 @@ def write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> None:
 def localize(file: Path, plan: Plan) -> str:
     """Return a path as the plan writes it: relative to its folder."""
     return os.path.relpath(file.resolve(), plan.folder.resolve())
-
-
-# ---------------------------------------------------------------------------------------------------------- folds
 
 
 def drop_repeated(rows: Rows, kind: str, columns: Sequence[str]) -> Rows:
@@ -292,45 +190,3 @@ def _name_label(kind: str, row: dict[str, Any]) -> str:
     label: Any = {"ner": row.get("tags"), "qa": row.get("answers")}.get(kind, get_label(kind, row))
     is_set = kind not in ("ner", "qa") and isinstance(label, list)
     return json.dumps(sorted(map(str, label)) if is_set else label)
-
-
-def find_strata(rows: Rows, kind: str, folds: int) -> list[str]:
-    """Return for each item the label by which items are spread evenly; "" for named entities, questions and values.
-
-    With several labels it is the rarest that is frequent enough.
-    """
-    if kind not in ("classification", "multi_label"):
-        return [""] * len(rows)
-    labels = [get_label(kind, row) for row in rows]
-    names = [list(map(str, label if isinstance(label, list) else [label])) for label in labels]
-    counts = Counter(chain.from_iterable(names))
-    rarest = [min(row, key=lambda name: (counts[name], name), default="") for row in names]
-    sizes = Counter(rarest)
-    usual = sizes.most_common(1)[0][0]
-    return [name if sizes[name] >= folds else usual for name in rarest]
-
-
-def split_folds(rows: Rows, kind: str, folds: int) -> list[dict[str, Rows]]:
-    """Return `train`, `validation` and `test` for each fold; each item is in one test split.
-
-    Questions on one context stay together, and labels are spread evenly. No text may be repeated, see `drop_repeated`.
-    """
-    from sklearn.model_selection import GroupKFold, StratifiedKFold
-
-    strata = np.array(find_strata(rows, kind, folds))
-    contexts = np.array([row["context"] if kind == "qa" else str(number) for number, row in enumerate(rows)])
-    spread = GroupKFold(folds) if kind == "qa" else StratifiedKFold(folds, shuffle=True, random_state=SEED)
-    result = []
-    for rest, test in spread.split(rows, strata, contexts if kind == "qa" else None):
-        groups: dict[str, dict[str, None]] = defaultdict(dict)  # ordered sets
-        for number in np.random.default_rng(SEED).permutation(rest):
-            groups[strata[number]][contexts[number]] = None
-        chosen = slice(VALIDATION_SHARE // 2, None, VALIDATION_SHARE)
-        held_out = set(chain.from_iterable(list(names)[chosen] for names in groups.values()))
-        parts = {
-            "train": [number for number in rest if contexts[number] not in held_out],
-            "validation": [number for number in rest if contexts[number] in held_out],
-            "test": test,
-        }
-        result.append({split: [rows[number] for number in sorted(numbers)] for split, numbers in parts.items()})
-    return result

@@ -268,17 +268,12 @@ def explain(report: Report) -> str:
     budget, plan = report.plan["budget"], report.plan
     cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
     seeds, pretrained = len(plan["seeds"]), len(plan["pretraining_seeds"])
-    folded = [f"{name} ({task['folds']} folds)" for name, task in plan["tasks"].items() if task["folds"]]
     codes = {r.environment.get("code", "unknown")[:8] for r in report.results.values() if r.is_done and r.environment}
     parts = [
         f"Every pre-training had the same budget: {cost}.",
         "The cost of a row that starts from another row includes both.",
         f"Scores are means over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
         f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''}.",
-        f"{', '.join(folded)}: each item was tested once, by a model that was trained on other items. Rows that train "
-        "on the texts of such a task are not tested on it."
-        if folded
-        else "",
         f"Learning rates of fine-tuning were chosen on the validation sets from {', '.join(map(str, rates))}."
         if (rates := plan["learning_rates"])
         else "",

@@ -590,7 +590,7 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         output["vocabulary"] = digest_vocabulary(str(plan.folder / encoder) if is_folder else encoder)
     if step.kind == "fine_tuning":
         task = plan.tasks[str(step.task)]
-        predictions = read_predictions(task, step.flags, plan.folder, folder, step.fold)
+        predictions = read_predictions(task, step.flags, plan.folder, folder)
         scores, floors = predictions.score(), score_floors(task, step.flags, plan.folder)
         output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
         output["metrics"] = metrics | read_choices(folder)

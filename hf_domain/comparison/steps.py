@@ -58,7 +58,7 @@ EVALUATION_FLAGS = {
 # Results of other versions of what computes them are not comparable.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
 # Fields that steps had in earlier versions, empty in all steps of this one. They stay in the digests, so that ids stay.
-EMPTY_FIELDS = {"budget": None, "train_fraction": None}
+EMPTY_FIELDS = {"budget": None, "train_fraction": None, "fold": None}
 
 Kind = Literal["vocabulary", "datastore", "timing", "pretraining", "held_out_loss", "lr_trial", "fine_tuning"]
 
@@ -83,8 +83,6 @@ class Step:
     seed: int | None = None
     pretraining_seed: int | None = None
     """Seed of the encoder's pre-training; None without one."""
-    fold: int | None = None
-    """Number of the fold, from 1; None without folds."""
     metric: str | None = None
     """Metric of a fine-tuning or a trial of one."""
     minutes: float | None = None
@@ -160,23 +158,17 @@ def name_steps(plan: Plan, output_dir: Path) -> list[Step]:
         for step in chain(*(lister.make_encoder(row, task) for lister, task in product(listers, tasks))):
             add(step)
         for lister, task, seed in product(listers, tasks, plan.list_seeds(row)):
-            for fold in plan.tasks[task].list_folds():
-                # The encoder of the first pre-training chooses the rates for all.
-                trials = listers[0].try_rates(row, task, fold, [*steps])
-                for trial in trials:
-                    add(trial)
-                add(lister.fine_tune(row, task, fold, seed, [*steps], [trial.name for trial in trials]))
+            # The encoder of the first pre-training chooses the rates for all.
+            trials = listers[0].try_rates(row, task, [*steps])
+            for trial in trials:
+                add(trial)
+            add(lister.fine_tune(row, task, seed, [*steps], [trial.name for trial in trials]))
     return [*steps.values()]
 
 
 def list_suffixes(pretraining_seeds: list[int]) -> dict[int, str]:
     """Return the suffixes of encoders' names by seed; the first has none, so that adding seeds renames nothing."""
     return {seed: f"-pretrained{seed}" if number else "" for number, seed in enumerate(pretraining_seeds)}
-
-
-def name_fold(task: str, fold: int | None) -> str:
-    """Return the name of a task, or of one of its folds, in names of steps."""
-    return task if fold is None else f"{task}-fold{fold}"
 
 
 def name_folder(step: str) -> str:
@@ -358,26 +350,25 @@ class StepLister:
         )
         return Step(name, "held_out_loss", "mlm", flags, [encoder] if encoder else [], corpus=corpus)
 
-    def try_rates(self, row: str, task: str, fold: int | None, known: list[str]) -> list[Step]:
+    def try_rates(self, row: str, task: str, known: list[str]) -> list[Step]:
         """Return the steps that try the learning rates at the first seed, on the validation set only."""
-        step = self.fine_tune(row, task, fold, self.plan.seeds[0], known)
-        name = f"{row}-{name_fold(task, fold)}"
+        step = self.fine_tune(row, task, self.plan.seeds[0], known)
         return [
-            replace(step, name=f"{name}-rate{rate:g}", kind="lr_trial").change(learning_rate=rate, do_predict=None)
+            replace(step, name=f"{row}-{task}-rate{rate:g}", kind="lr_trial").change(
+                learning_rate=rate, do_predict=None
+            )
             for rate in self.plan.learning_rates
         ]
 
-    def fine_tune(
-        self, row: str, task_name: str, fold: int | None, seed: int, known: list[str], trials: Sequence[str] = ()
-    ) -> Step:
+    def fine_tune(self, row: str, task_name: str, seed: int, known: list[str], trials: Sequence[str] = ()) -> Step:
         """Return the step that fine-tunes an encoder and tests it."""
         plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(row, task_name)
-        examples, recipe = name_fold(task_name, fold), self.plan.get_recipe(row)
-        name = f"{row}-{examples}{self.suffix if encoder else ''}-seed{seed}"
+        recipe = self.plan.get_recipe(row)
+        name = f"{row}-{task_name}{self.suffix if encoder else ''}-seed{seed}"
         reads_old_words = any(task.kind in plan.get_recipe(each).old_words for each in plan.list_starts(row))
         flags = self.join_flags(
             {"model_name_or_path": self.get_encoder(row, task_name)},
-            {f"{split}_file": task.get_file(split, fold) for split in SPLITS},
+            {f"{split}_file": task.get_file(split) for split in SPLITS},
             TRAINER_OPTIONS,
             FINE_TUNING,
             plan.fine_tuning,
@@ -392,21 +383,21 @@ class StepLister:
             flags["memory_name_or_path"] = plan.encoder
             overrides = parse_overrides(flags.get("config_overrides"))
             if overrides.get("freeze_memory", overrides.get("strategy") != "ensemble"):
-                flags["memory_cache"] = f"{ROOT}/memories/{row}-{examples}"
+                flags["memory_cache"] = f"{ROOT}/memories/{row}-{task_name}"
         if recipe.reads_datastore:
             needs.append(self.build_datastore(row, task_name).name)
             flags["datastore"] = f"{name_folder(needs[-1])}/datastore"
         if reader is not None and reader.reads_passages and self.has_frozen_passages(row, flags):
-            flags["passage_cache"] = f"{ROOT}/passages/{self.label_encoder(row, task_name)}-{needs[-1]}-{examples}"
+            flags["passage_cache"] = f"{ROOT}/passages/{self.label_encoder(row, task_name)}-{needs[-1]}-{task_name}"
         if task.kind == "regression":
-            _, first = next(read_rows(task.get_file("train", fold), plan.folder))
+            _, first = next(read_rows(task.get_file("train"), plan.folder))
             flags["label_column_name"] = name_label_column(task.kind, first)
             flags["do_regression"] = True
         # The validation set decides thresholds, early stopping, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
         command = TASK_COMMANDS.get(task.kind, task.kind)
         pretraining_seed = self.pretraining_seed if encoder else None
-        return Step(name, "fine_tuning", command, flags, needs, row, None, task_name, seed, pretraining_seed, fold)
+        return Step(name, "fine_tuning", command, flags, needs, row, None, task_name, seed, pretraining_seed)
 
 
 def list_published(flags: Mapping[str, Any]) -> dict[str, Any]:

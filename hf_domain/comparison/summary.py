@@ -3,7 +3,7 @@
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, combinations
 from typing import Any
 
@@ -11,7 +11,6 @@ from hf_domain.comparison.results import Result
 from hf_domain.comparison.statistics import Difference, Draws, RunSeeds, compare_draws, compare_rows, draw_scores
 from hf_domain.comparison.steps import CACHE_FLAGS, Step, list_suffixes
 from hf_domain.methods import BASELINE, NO_ADAPTATION
-from hf_domain.tasks.scores import join_predictions
 
 START_TITLE = "the encoder as it was"
 # Kinds of steps that train an encoder; those of earlier versions among them.
@@ -19,7 +18,7 @@ TRAINED = ("pretraining", "trunk", "average")
 PREPARED = ("vocabulary", "datastore", "selection")
 
 Runs = Mapping[tuple[str, str, str], Result]
-"""Fine-tunings by row, task and seeds; the folds of a task are one run."""
+"""Fine-tunings by row, task and seeds."""
 
 
 @dataclass
@@ -103,7 +102,7 @@ class Report:
 def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
     """Summarize results, by the names of their steps."""
     done = [result for result in results.values() if result.is_done]
-    runs = gather_runs(plan, done)
+    runs = gather_runs(done)
     same, draws = find_same_models(runs), draw_runs(runs.values(), [*plan["tasks"]])
     stable = {*plan["titles"]} - {row for (row, _, _), run in runs.items() if not run.did_learn}
     losses, other_tokens = read_losses(plan, done)
@@ -123,24 +122,14 @@ def read_report(plan: dict[str, Any], results: Mapping[str, Result]) -> Report:
 # ------------------------------------------------------------------------------------------------------------- runs
 
 
-def gather_runs(plan: dict[str, Any], done: Iterable[Result]) -> dict[tuple[str, str, str], Result]:
-    """Return the fine-tunings by row, task and seeds; the folds of a task are one run, once all are finished."""
-    folds: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
-    for result in done:
-        if result.step.kind == "fine_tuning":
-            folds[str(result.step.method), str(result.step.task), name_run(result.step)].append(result)
-    runs = {}
-    for key, results in sorted(folds.items()):
-        parts = sorted(results, key=lambda result: result.step.fold or 0)
-        if len(parts) == (plan["tasks"][key[1]]["folds"] or 1):
-            runs[key] = parts[0] if parts[0].step.fold is None else join_folds(parts)
-    return runs
-
-
-def join_folds(parts: list[Result]) -> Result:
-    """Return the result of a cross-validation, with all out-of-fold predictions as one test set."""
-    predictions = join_predictions([part.predictions for part in parts if part.predictions is not None])
-    return replace(parts[0], predictions=predictions, score=predictions.score().compute())
+def gather_runs(done: Iterable[Result]) -> dict[tuple[str, str, str], Result]:
+    """Return the fine-tunings by row, task and seeds."""
+    runs = {
+        (str(result.step.method), str(result.step.task), name_run(result.step)): result
+        for result in done
+        if result.step.kind == "fine_tuning"
+    }
+    return dict(sorted(runs.items()))
 
 
 def name_run(step: Step) -> str:
@@ -158,10 +147,8 @@ def find_missing(plan: dict[str, Any], results: list[Result]) -> dict[str, list[
         expected = count_runs(plan, row, row in pretrained)
         lacking = [
             task
-            for task, own in plan["tasks"].items()
-            if (options["tasks"] is None or task in options["tasks"])
-            and counts[row, task] < expected * (own["folds"] or 1)
-            and (own["folds"] is None or any(name.startswith(f"{row}-{task}-fold1") for name in plan["steps"]))
+            for task in plan["tasks"]
+            if (options["tasks"] is None or task in options["tasks"]) and counts[row, task] < expected
         ]
         if lacking:
             missing[row] = lacking

@@ -53,7 +53,7 @@ Examples: TypeAlias = list[tuple[str, dict[str, Any]]]
 
 @dataclass
 class Task:
-    """A folder with train, validation and test as .jsonl; with folds, train alone is enough."""
+    """A folder with train, validation and test as .jsonl."""
 
     # A plan with an unknown field or a converted value is refused.
     __pydantic_config__ = {"extra": "forbid", "strict": True}
@@ -65,16 +65,10 @@ class Task:
     metric: str = ""
     """One of `METRICS`; if empty, the first of the kind."""
     options: dict[str, Any] = field(default_factory=dict)
-    folds: int | None = None
-    """Number of folds to cross-validate over the items of all files; every item is then a test item."""
 
-    def get_file(self, split: str, fold: int | None = None) -> str:
-        """Return the file of a split, of the task or of one of its folds."""
-        return f"{self.folder}/{split}.jsonl" if fold is None else f"{self.folder}/fold{fold}/{split}.jsonl"
-
-    def list_folds(self) -> list[int | None]:
-        """List the folds; None stands for the task's own split."""
-        return [None] if self.folds is None else [*range(1, self.folds + 1)]
+    def get_file(self, split: str) -> str:
+        """Return the file of a split."""
+        return f"{self.folder}/{split}.jsonl"
 
 
 def find_kind(file: str, folder: Path) -> str:

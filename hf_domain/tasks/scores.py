@@ -6,7 +6,7 @@ function of the values, or of their ranks in the resample.
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +18,7 @@ from hf_domain.data.json_lines import read_rows
 from hf_domain.tasks.files import METRICS, Task, get_label
 from hf_domain.tasks.labels import name_label
 from hf_domain.tasks.metrics import compute_squad_metrics, find_entities, strip_prefix
-from hf_domain.tasks.outputs import LABELS, TAGS, VALIDATED, read_answers, read_labels, read_tags
+from hf_domain.tasks.outputs import LABELS, TAGS, read_answers, read_labels, read_tags
 
 # Names of the scores without any training, in a report.
 MAJORITY = "majority baseline"
@@ -191,37 +191,21 @@ def _read_ids(text: str) -> list[int]:
     return [int(number) for number, _, length in runs for _ in range(int(length or 1))]
 
 
-def join_predictions(parts: Sequence[Predictions]) -> Predictions:
-    """Join the predictions for parts of a test set, such as folds."""
-    predicted, gold = [], []
-    for part in parts:
-        predicted += part.name(part.predicted)
-        gold += part.name(part.gold)
-    joined = Predictions.of_names(predicted, gold, parts[0].metric, parts[0].ignored)
-    scores, values = ([x for part in parts for x in getattr(part, name)] for name in ("scores", "values"))
-    return replace(joined, scores=scores, values=values)
-
-
-def read_predictions(
-    task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path, fold: int | None = None, split: str = "test"
-) -> Predictions:
-    """Read a command's predictions for a split of its task, or of a fold.
+def read_predictions(task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path) -> Predictions:
+    """Read a command's predictions for the test set of its task.
 
     Args:
         flags: The command's.
         folder: The plan's.
         output_dir: The command's.
-        split: test or validation.
     """
-    limit, prefix = {"test": ("max_predict_samples", "predict"), "validation": ("max_eval_samples", "eval")}[split]
-    names = (LABELS, TAGS) if split == "test" else (VALIDATED, VALIDATED)
-    examples = read_examples(folder / task.get_file(split, fold), flags.get(limit))
+    examples = read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
     if task.kind == "ner":
-        tags = read_tags(output_dir, names[1])
+        tags = read_tags(output_dir, TAGS)
         return Predictions.of_names(tags, [example["tags"] for example in examples], task.metric)
     if task.kind == "qa":
-        return join_answers(read_answers(output_dir, prefix), examples, task.metric)
-    lines = read_labels(output_dir, names[0])
+        return join_answers(read_answers(output_dir, "predict"), examples, task.metric)
+    lines = read_labels(output_dir, LABELS)
     if task.kind == "regression":
         return join_values([float(line) for line in lines], examples, task)
     labels = [json.loads(line) for line in lines] if task.kind == "multi_label" else [[line] for line in lines]
@@ -257,8 +241,7 @@ def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric
 def count_examples(task: Task, flags: Mapping[str, Any], folder: Path) -> int:
     """Return the number of test examples of a task, which flags may limit; its files are relative to the folder."""
     limit = (dict(flags) | task.options).get("max_predict_samples")
-    files = [folder / task.get_file("test", fold) for fold in task.list_folds()]
-    return sum(len(read_examples(file, limit)) for file in files)
+    return len(read_examples(folder / task.get_file("test"), limit))
 
 
 def read_examples(file: Path, limit: Any = None) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import statistics
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -21,7 +21,6 @@ from hf_domain.tasks.scores import (
     Predictions,
     join_answers,
     join_labels,
-    join_predictions,
     join_values,
     list_gold,
     read_examples,
@@ -51,33 +50,27 @@ def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str
         folder: Folder of the plan.
     """
     limits = [flags.get(name) for name in ("max_train_samples", "max_eval_samples", "max_predict_samples")]
-    folds = tuple(
-        tuple((folder / task.get_file(split, fold), limit) for split, limit in zip(SPLITS, limits, strict=True))
-        for fold in task.list_folds()
-    )
-    times = tuple(file.stat().st_mtime_ns for files in folds for file, _ in files)
+    files = tuple((folder / task.get_file(split), limit) for split, limit in zip(SPLITS, limits, strict=True))
+    times = tuple(file.stat().st_mtime_ns for file, _ in files)
     options = tuple(sorted((name, str(value)) for name, value in task.options.items()))
-    return dict(_score_floors(task.kind, task.metric, options, folds, times))
+    return dict(_score_floors(task.kind, task.metric, options, files, times))
 
 
 @cache
-def _score_floors(kind: str, metric: str, options: tuple, folds: tuple, times: tuple) -> dict[str, float]:
+def _score_floors(kind: str, metric: str, options: tuple, files: tuple, times: tuple) -> dict[str, float]:
     """Score once for all rows and seeds; `times` detect changed files."""
     task = Task("", kind, "", metric, dict(options))  # type: ignore[arg-type]
-    floors: dict[str, list[Predictions]] = defaultdict(list)
-    for files in folds:
-        splits = [read_examples(file, limit) for file, limit in files]
-        floors[MAJORITY].append(predict_majority(task, splits[0], splits[2]))
-        if kind not in TEXTS:
-            columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
-            # A pair is one text.
-            texts = [[" ".join(str(row.get(name) or "") for name in columns) for row in rows] for rows in splits]
-            with suppress(ModuleNotFoundError):  # tantivy is an extra
-                floors[NEAREST].append(predict_nearest(task, splits, texts))
-            floors[LINEAR].append(predict_from_words(task, splits, texts))
-    scores = {name: join_predictions(parts).score().compute() for name, parts in floors.items() if parts}
-    # A constant has no correlation; the constants of several folds would have a small one.
-    return scores | {MAJORITY: 0.0} if kind == "regression" else scores
+    splits = [read_examples(file, limit) for file, limit in files]
+    floors = {MAJORITY: predict_majority(task, splits[0], splits[2])}
+    if kind not in TEXTS:
+        columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
+        # A pair is one text.
+        texts = [[" ".join(str(row.get(name) or "") for name in columns) for row in rows] for rows in splits]
+        with suppress(ModuleNotFoundError):  # tantivy is an extra
+            floors[NEAREST] = predict_nearest(task, splits, texts)
+        floors[LINEAR] = predict_from_words(task, splits, texts)
+    scores = {name: predictions.score().compute() for name, predictions in floors.items()}
+    return scores | {MAJORITY: 0.0} if kind == "regression" else scores  # a constant has no correlation
 
 
 def predict_majority(task: Task, train: Rows, test: Rows) -> Predictions:

@@ -604,7 +604,6 @@ def task(**changes):
 
 
 GOOD_PLAN = yaml.safe_dump(PLAN, sort_keys=False)
-TEN = "one two three four five six seven eight nine ten"
 PLANS = [
     *(Case("compare", "", f"plan.yaml|{part}", {"plan.yaml": content}) for content, part in (
         ("encoder: encoder\n\tseeds: [1]\n", "line 2"),
@@ -665,12 +664,6 @@ PLANS = [
     plan("test must not be trained on|train.jsonl", {"task/test.jsonl": link("task/train.jsonl")}),
     plan("nowhere", tasks=task(folder="nowhere")),
     plan("topics|column of text", tasks=task(folder="ner")),
-    *(plan(f"folds|{folds}", tasks={"topics": {"folder": "task", "folds": folds}}) for folds in (1, "five", 50)),
-    plan(
-        "domain|share",
-        {"task/train.jsonl": change(text=TEN), "corpus.txt": TEN.replace(" ", ", ").capitalize() + "!\n"},
-        tasks={"topics": {"folder": "task", "folds": 2}},
-    ),
     plan("task/train.jsonl|utf-8", {"task/train.jsonl": encode("utf-16")}),
     plan("task/train.jsonl|line 1", {"task/train.jsonl": '{"text": ' + DEEP + "}\n"}),
     plan("general", methods={"general_text": None}),

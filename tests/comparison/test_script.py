@@ -65,16 +65,15 @@ def test_script_is_killed_and_continues(content, tmp_path, monkeypatch, capsys, 
 
 
 @pytest.mark.commands
-def test_folds_several_labels_and_early_stopping_of_real_runs(content, tmp_path, monkeypatch):
-    """Thresholds and stops are of the validation part of each fold; class weights are those of its training part."""
+def test_several_labels_and_early_stopping_of_real_runs(content, tmp_path, monkeypatch):
+    """Thresholds and stops are those of the validation set; class weights those of the training set."""
     save_tiny_bert(tmp_path / "encoder", SENTENCES)
     rows = [{"text": f"{text} {number}", "label": text.split()[1:2]} for number, text in enumerate(SENTENCES[:48])]
-    write_jsonl(tmp_path / "animals" / "train.jsonl", rows)
-    for split in ("validation", "test"):
-        (tmp_path / "animals" / f"{split}.jsonl").unlink()
+    for number, split in enumerate(("train", "validation", "test")):
+        write_jsonl(tmp_path / "animals" / f"{split}.jsonl", rows[16 * number : 16 * (number + 1)])
     options = {"class_weights": "balanced", "learning_rate": 1e-12, "num_train_epochs": 9}
     content |= {"corpus": "corpus.txt", "methods": ["no_adaptation"], "seeds": [1], "general": None}
-    content |= {"tasks": {"animals": {"folder": "animals", "folds": 2, "options": options}}}
+    content |= {"tasks": {"animals": {"folder": "animals", "options": options}}}
     content["fine_tuning"] |= {"early_stopping_patience": 1, "max_seq_length": 16}
     del content["corpora"]
     path = write_plan(content, tmp_path)
@@ -83,8 +82,7 @@ def test_folds_several_labels_and_early_stopping_of_real_runs(content, tmp_path,
     report = read_json(tmp_path / "plan" / "report.json")
     assert report["failed"] == {} and report["scores"]["no_adaptation"]["animals"].keys() == {"1"}
     assert not list((tmp_path / "plan").rglob("checkpoint-*"))
-    for fold in (1, 2):
-        file = get_result(tmp_path / "plan", f"no_adaptation-animals-fold{fold}-seed1")
-        assert read_json(file)["metrics"]["epoch"] == 2  # at this rate the second epoch is no better
-        config = read_json(tmp_path / "plan" / "steps" / file.stem / "config.json")
-        assert config["problem_type"] == "multi_label_classification" and len(config["label_thresholds"]) == 3
+    file = get_result(tmp_path / "plan", "no_adaptation-animals-seed1")
+    assert read_json(file)["metrics"]["epoch"] == 2  # at this rate the second epoch is no better
+    config = read_json(tmp_path / "plan" / "steps" / file.stem / "config.json")
+    assert config["problem_type"] == "multi_label_classification" and len(config["label_thresholds"]) == 3
