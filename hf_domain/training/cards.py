@@ -30,32 +30,6 @@ from hf_domain.training.run_files import METRICS
 
 logger = logging.getLogger(__name__)
 
-# Code that loads a model without this package, by task, with a pipeline if transformers has one. `{model}` and `{text}`
-# are quoted; `{trust}` is empty for stock models.
-USAGE = {
-    "fill-mask": """from transformers import pipeline
-
-fill_mask = pipeline("fill-mask", model={model}{trust})
-for answer in fill_mask({text}, top_k=3):
-    print(f"{{answer['score']:.3f}}  {{answer['sequence']}}")""",
-    "text-classification": """from transformers import pipeline
-
-classify = pipeline("text-classification", model={model}{trust})
-print(classify({text}))""",
-    "token-classification": """from transformers import pipeline
-
-find_entities = pipeline("token-classification", model={model}, aggregation_strategy="simple"{trust})
-print(find_entities({text}))""",
-}
-# The same for all others.
-LOAD = """from transformers import {auto_class}, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({model})
-model = {auto_class}.from_pretrained({model}{trust})"""
-# Code with this package, for all tasks except masked LM; it also retrieves passages and feeds a memory.
-PREDICT = """import hf_domain
-
-print(hf_domain.predict({model}, {rows}{options})[0])"""
 # The Hub's names of our metrics.
 METRIC_TYPES = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
 # The deciding metric of a task is the first of these that was measured; with several labels, macro F1.
@@ -133,8 +107,12 @@ def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
         check_license(metadata.get(name))
     about, config = METHODS[card.method] if card.method else None, read_config(folder)
     base_model = metadata.pop("base_model", card.base_model if is_hub_id(card.base_model) else None)
-    usage, with_package = make_usage(folder, card), make_usage_with_package(folder, card)
-    runs = re.findall("`+", usage + with_package + card.command)
+    has_code, foreign = has_own_code(config), ", trust_remote_code=True" if carries_foreign_code(folder) else ""
+    kind = next((kind for kind in KINDS.values() if kind.pipeline_tag == card.task), None)
+    question = {"question": "Who wrote it?", "context": card.example}
+    options = ', datastore="datastore"' if reads_passages(config) or config.get("appended_passage_length") else ""
+    options += foreign + (', labeled_texts="train.jsonl"' if find_vote(config) else "")
+    runs = re.findall("`+", card.example + card.model_name + card.command)
     data = ModelCardData(
         **metadata,
         library_name="transformers",
@@ -150,7 +128,6 @@ def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
         "method_name": card.method_name or (about.title if about is not None else "fine-tuning"),
         "settings": {name: format_setting(value) for name, value in card.settings.items()},
         "command": hide_folders(card.command),
-        "limits": f"{card.limits} {describe_vote(config)}".strip(),
     }
     return ModelCard.from_template(
         data,
@@ -159,11 +136,20 @@ def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
         is_masked_lm=card.task == "fill-mask",
         paper=about.paper if about is not None else "",
         citation=about.citation if about is not None else "",
-        usage=usage,
-        usage_with_package=with_package,
+        config=config,
+        model=quote(card.model_name),
+        text=quote(card.example),
+        row=quote(question if card.task == "question-answering" else card.example),
+        auto_class="AutoModel" if kind is None else kind.auto_class.__name__,
+        trust=", trust_remote_code=True" if has_code else foreign,
+        trust_foreign=foreign,
+        options=options,
+        is_task=card.task not in ("fill-mask", "feature-extraction"),
+        reads_passages=reads_passages(config),
+        vote=find_vote(config),
         package=name_package(),
         fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any fence inside it
-        trust=has_own_code(config),
+        has_own_code=has_code,
         only_auto_tokenizer=looks_up_words(folder),
         command_language="python" if card.command.startswith("hf_domain.") else "bash",
     )
@@ -194,42 +180,6 @@ def describe_parts(config: dict[str, Any]) -> dict[str, str]:
         "memory": state[bool(config.get("freeze_memory"))],
         "extension": " and ".join(part for name, part in parts.items() if config.get(name)),
     }
-
-
-def make_usage(folder: str | Path, card: Card) -> str:
-    """Return the snippet that loads a model without this package."""
-    has_code = has_own_code(read_config(folder)) or carries_foreign_code(folder)
-    trust = ", trust_remote_code=True" if has_code else ""
-    kind = next((kind for kind in KINDS.values() if kind.pipeline_tag == card.task), None)
-    auto_class = "AutoModel" if kind is None else kind.auto_class.__name__
-    names = {"model": quote(card.model_name), "text": quote(card.example), "trust": trust, "auto_class": auto_class}
-    return USAGE.get(card.task, LOAD).format(**names)
-
-
-def make_usage_with_package(folder: str | Path, card: Card) -> str:
-    """Return the snippet that uses a model with this package; empty if it would repeat `make_usage`."""
-    config = read_config(folder)
-    trust = ", trust_remote_code=True" if carries_foreign_code(folder) else ""
-    if card.task in ("fill-mask", "feature-extraction"):
-        usage = make_usage(folder, card).replace(", trust_remote_code=True", trust)
-        return f"import hf_domain\n{usage}" if has_own_code(config) else ""
-    question = {"question": "Who wrote it?", "context": card.example}
-    row = quote(question if card.task == "question-answering" else card.example)
-    needs_datastore = reads_passages(config) or config.get("appended_passage_length")
-    options = ', datastore="datastore"' if needs_datastore else ""
-    options += trust + (', labeled_texts="train.jsonl"' if find_vote(config) else "")
-    return PREDICT.format(model=quote(card.model_name), rows=f"[{row}]", options=options)
-
-
-def describe_vote(config: dict[str, Any]) -> str:
-    """Return what a reader must know of a saved classifier's vote; empty without one."""
-    if (vote := find_vote(config)) is None:
-        return ""
-    return (
-        f"The results include a vote of the nearest training texts, {vote['count']} for each text, with the weight "
-        f"{vote['weight']:.2f}. `hf-domain predict --labeled_file train.jsonl` mixes it in, too; a pipeline reads the "
-        "text alone."
-    )
 
 
 def reads_passages(config: dict[str, Any]) -> bool:
@@ -296,7 +246,7 @@ def make_run_card(
         base_model=base_model,
         corpus=describe_data(trainer, data_args, metrics, documents, texts),
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
-        limits=describe_limits(folder, task, bool(results), "general_loss" in metrics),
+        limits=describe_limits(task, bool(results), "general_loss" in metrics),
         license_note=f"{sentence} {describe_data_license(dataset, data_args.data_license)}",
         example=f"This is a {tokenizer.mask_token}." if task == "fill-mask" else "This is a text.",
         command=command or call.get() or describe_command(),
@@ -500,33 +450,18 @@ def list_chosen(trainer: Trainer) -> list[str]:
     return [what for what, is_chosen in chosen.items() if is_chosen]
 
 
-def describe_limits(folder: Path, task: str, is_evaluated: bool, knows_forgetting: bool) -> str:
-    """Return the limits of a model.
+def describe_limits(task: str, is_evaluated: bool, knows_forgetting: bool) -> str:
+    """Return what was not measured of a model; the template adds what its configuration limits.
 
     Args:
         knows_forgetting: Whether the loss on general text was measured.
     """
-    config, sentences = read_config(folder), ["This model was not evaluated on held-out data."]
+    limits = "This model was not evaluated on held-out data."
     if is_evaluated:
-        sentences = ["The results come from one run with one seed, on the data above."]
+        limits = "The results come from one run with one seed, on the data above."
     if task == "fill-mask" and not knows_forgetting:
-        sentences.append("Forgetting of general text was not measured; `--general_validation_file` measures it.")
-    if reads_passages(config):
-        sentences.append("Without passages of its datastore, the model computes what its encoder alone computes.")
-    if config.get("appended_passage_length"):
-        sentences.append(
-            "Training appended the best passage of a datastore to each text. hf_domain.predict does so, too; a "
-            "pipeline reads the text alone, and predicts worse."
-        )
-    if config.get("memory_tokenizer", "same") != "same":
-        sentences.append(
-            "The memory has its own tokenizer and needs `memory_input_ids`, which hf_domain.predict provides."
-        )
-    if task == "feature-extraction":
-        sentences.append(
-            "Fine-tune the model before use: distillation trains neither the end of the last layer nor an LM head."
-        )
-    return " ".join(sentences)
+        limits += " Forgetting of general text was not measured; `--general_validation_file` measures it."
+    return limits
 
 
 # ----------------------------------------------------------------------------------------------- origins and licenses
