@@ -84,7 +84,7 @@ def load_rows(
     """Load data from files or objects.
 
     Args:
-        data: A path, a glob or a list of paths, see `load_files`; or texts, rows, a table, a dataset or a function, see
+        data: A path, a glob or a list of paths, see `load_files`; or texts, rows, a table or a dataset, see
             `make_dataset`. Strings in a list are paths if all are existing files, and texts otherwise.
         streaming: Read files while they are used.
 

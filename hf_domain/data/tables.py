@@ -1,11 +1,10 @@
 """Turn Python data (files, lists, tables, datasets, functions) into datasets."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
-from datasets.exceptions import DatasetGenerationError
 from pyarrow import ArrowException
 
 if TYPE_CHECKING:
@@ -17,12 +16,11 @@ Rows: TypeAlias = Union[
     Iterable[str],
     Iterable[os.PathLike],
     Iterable[Mapping[str, Any]],
-    Callable[[], Iterator[Any]],
     "pandas.DataFrame",
     Dataset,
     IterableDataset,
 ]
-"""A path or a glob, a list of paths, texts, rows, a table, or a function that yields texts or rows."""
+"""A path or a glob, a list of paths, texts, rows, or a table."""
 Splits: TypeAlias = DatasetDict | IterableDatasetDict
 """Several tables by the names of their splits."""
 
@@ -67,9 +65,8 @@ def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
     """Return an object as a dataset; texts become the column `text`.
 
     Args:
-        data: Texts, rows, a `DataFrame`, or a generator of texts or rows, which are all kept in memory. A function
-            without arguments that yields texts or rows is read into datasets' cache on the disk. A dataset is returned
-            unchanged.
+        data: Texts, rows, a `DataFrame`, or a generator of texts or rows, which are all kept in memory. A dataset is
+            returned unchanged; `Dataset.from_generator` makes one on the disk.
 
     Raises:
         TypeError: The object contains neither texts nor rows.
@@ -84,16 +81,11 @@ def make_dataset(data: Any, name: str = "data") -> Dataset | IterableDataset:
     try:
         if hasattr(data, "to_parquet") and hasattr(data, "columns"):  # recognizes a DataFrame without importing pandas
             return _check_filled(Dataset.from_pandas(data, preserve_index=False), name)
-        if callable(data):
-            return _check_filled(Dataset.from_generator(_yield_rows, gen_kwargs={"function": data, "name": name}), name)
         if isinstance(data, Mapping) or not isinstance(data, Iterable):
             raise TypeError(
-                f"{name} must be a path, texts, rows, a DataFrame, a Dataset or a function that yields texts or rows, "
-                f"but has the type {type(data).__name__}"
+                f"{name} must be a path, texts, rows, a DataFrame or a Dataset, but has the type {type(data).__name__}"
             )
         return _check_filled(join_rows(_read_rows(data, name)), name)
-    except DatasetGenerationError as error:
-        raise (error.__cause__ or error) from None  # of the function; datasets' own message does not repeat it
     except UnicodeEncodeError as error:
         broken = error.object[max(error.start - 20, 0) : error.end]
         raise ValueError(
@@ -112,19 +104,6 @@ def join_rows(rows: Iterable[Mapping[str, Any]]) -> Dataset:
     rows = list(rows)
     columns = dict.fromkeys(column for row in rows for column in row)
     return Dataset.from_list([{column: row.get(column) for column in columns} for row in rows])
-
-
-def _yield_rows(function: Callable[[], Iterable[Any]], name: str) -> Iterator[Mapping[str, Any]]:
-    columns: list[str] = []
-    for number, row in enumerate(_read_rows(function(), name)):
-        columns = columns or [*row]
-        if late := sorted(row.keys() - {*columns}):
-            # `Dataset.from_generator` takes the columns of the first row and drops all others.
-            raise ValueError(
-                f"the first row of {name} must have every column, but only item {number} has {', '.join(late)}. Yield "
-                "None where a row has no value."
-            )
-        yield {column: row.get(column) for column in columns}
 
 
 def _read_rows(items: Iterable[Any], name: str) -> Iterator[Mapping[str, Any]]:

@@ -317,9 +317,4 @@ def _explain(status: Any, message: str, name: str) -> Exception:
         )
     if status in OVERLOADED:
         return ConnectionError(f"the server is overloaded ({status}): {message}. Try again later.")
-    if "media_type_header" in message or "compatible-with" in message:
-        return ValueError(
-            "the client is of another major version than the server: "
-            f"{message}. For Elasticsearch 8 run pip install 'elasticsearch>=8,<9'."
-        )
     return ValueError(f"the server refuses the request: {message}")

@@ -141,9 +141,10 @@ def list_shared_cases():
     """List what every command must refuse."""
     for command, good in COMMANDS.items():
         if "output_dir" in good:
-            yield Case(command, "--output_dir corpus.txt", "--output_dir|corpus.txt")
-            yield Case(command, "--output_dir corpus.txt/out", "corpus.txt|out")
-            yield Case(command, "--output_dir sealed/out", "sealed/out", fault="read-only")
+            writes = "!dry_run " * ("dry_run" in good)
+            yield Case(command, f"{writes}--output_dir corpus.txt", "--output_dir|corpus.txt")
+            yield Case(command, f"{writes}--output_dir corpus.txt/out", "corpus.txt|out")
+            yield Case(command, f"{writes}--output_dir sealed/out", "sealed/out", fault="read-only")
         if "max_seq_length" in good:
             yield Case(command, "--max_seq_length 999", "999|128")
         yield from list_file_cases(command, good)
@@ -286,7 +287,6 @@ WIDE = "--model_name_or_path adapted --config_name wide"
 MLM = list_cases(
     "mlm",
     ("--mlm_probability 1e-9", "mlm_probability|1e-09|64"),
-    ("!validation_file --do_eval --validation_split_percentage 100", "validation_split_percentage|100"),
     ("--validation_file corpus.txt --do_eval", "corpus.txt|train_file|validation_file"),
     ("--validation_file x.txt --do_eval", "corpus.txt|validation_file", {"x.txt": link("corpus.txt")}),
     ("--validation_file x.txt --do_eval", "x.txt|corpus.txt|validation_file", {"x.txt": copy("corpus.txt")}),
@@ -307,7 +307,6 @@ MLM = list_cases(
     ("--train_file memory://nowhere/a.txt", "memory://nowhere/a.txt"),
     ("--train_file nosuch://bucket/a.txt", "nosuch"),
     ("--model_name_or_path classifier", "", {}, left("config.json", architectures=["BertForMaskedLM"])),
-    ("--method varmae --config_overrides kl_wait=1", "kl_wait"),
     ("--method varmae --config_overrides kl_weight", "kl_weight|name=value"),
     ("--method varmae --config_overrides kl_weight=heavy", "kl_weight|heavy"),
     ("--method varmae --config_overrides unmasked_ratio=7", "unmasked_ratio|7"),
@@ -470,7 +469,6 @@ EXPAND = list_cases(
 DISTILL = list_cases(
     "distill",
     ("!num_hidden_layers --student_layers 1 --intermediate_size 65", "from 1 to 64|65"),
-    ("--student_steps 0", "student_steps|0"),
     ("!num_hidden_layers", "num_hidden_layers|student"),
     ("--student_layers 1", "student_layers|num_hidden_layers"),
     ("!num_hidden_layers --student_layers 9", "layers|9"),
@@ -583,7 +581,6 @@ OTHERS = [
         ("--corpus .", "a corpus must be a file"),
         ("--task heldout.txt", "label|heldout.txt"),
         ("--task nowhere", "--task|nowhere"),
-        ("--minutes fast", "minutes|fast"),
         ("", "test must not be trained on|train.jsonl", {"task/test.jsonl": link("task/train.jsonl")}),
     ),
 ]  # fmt: skip
@@ -607,11 +604,8 @@ GOOD_PLAN = yaml.safe_dump(PLAN, sort_keys=False)
 PLANS = [
     *(Case("compare", "", f"plan.yaml|{part}", {"plan.yaml": content}) for content, part in (
         ("encoder: encoder\n\tseeds: [1]\n", "line 2"),
-        ("- 1\n", "mapping"),
-        (GOOD_PLAN + "methods: {dapt: }\n", "methods|line"),
         (GOOD_PLAN.replace("  dapt: null\n", "  dapt: null\n  dapt: {pretraining: {seed: 1}}\n"), "dapt|line"),
         (f"encoder: {DEEP}", "deep"),
-        (GOOD_PLAN.replace("tokens: 512", "tokens: 1e3"), "tokens|1000.0"),
     )),
     plan("nowhere", encoder="./nowhere"),
     plan(
@@ -621,48 +615,29 @@ PLANS = [
     ),
     plan("empty", encoder="empty"),
     plan("gpt2", encoder="decoder"),
-    plan("encoder|7", encoder=7),
-    plan("tasks", tasks={}),
-    plan("methods", methods=[{"dapt": None}]),
-    plan("methods|dapt", methods=["dapt", "dapt"]),
-    plan("corpus|corpora", corpus="corpus.txt"),
-    plan("corpora", corpora=..., corpus=["corpus.txt"]),
-    plan("nowhere/train.jsonl", tasks=["nowhere"]),
     *(plan(f"budget|{found}", budget=budget) for budget, found in (
         ({"tokens": None, "minutes": float("nan")}, "nan"),
-        ({"minutes": float("inf")}, "inf"),
         ({"tokens": True}, "True"),
         ({"tokens": -5}, "-5"),
-        ({"tokens": 0}, "0"),
         ({"tokens": 5}, "5"),
     )),
     *(plan(f"seed|{found}", seeds=seeds) for seeds, found in (
-        ([-1], "-1"), ([2**70], str(2**70)), ([True, 2], "True"), ([], "seeds"), ([1, 1], "1"), (["one"], "one")
+        ([-1], "-1"), ([2**70], str(2**70)), ([True, 2], "True"), ([], "seeds")
     )),
     *(plan(f"{name}|{found}", fine_tuning={name: value}) for name, value, found in (
         ("learning_rate", float("nan"), "nan"),
-        ("learning_rate", -1.0, "-1"),
-        ("learning_rat", 1, ""),
-        ("num_train", 1, ""),
-        ("output_dir", "x", ""),
         ("class_weights", "heavy", "heavy"),
     )),
     *(plan(f"{name}|{value}", pretraining=PLAN["pretraining"] | {name: value}) for name, value in (
         ("per_device_train_batch_size", 0),
-        ("per_device_train_batch_size", "big"),
-        ("max_seq_length", 0),
-        ("gradient_accumulation_steps", 0),
-        ("mlm_probability", 0),
         ("bf16", "--trust_remote_code"),
     )),
     plan("999|128", pretraining={"max_seq_length": 999}, budget={"tokens": 1_000_000}),
     plan("keep_models|some", keep_models="some"),
-    plan("pretraining", pretraining=["a"]),
     *(plan(corpus, corpora={"domain": {"train_file": corpus, "validation_file": held_out}}) for corpus, held_out in (
         ("nowhere.txt", "heldout.txt"), ("corpus.txt", "corpus.txt")
     )),
     plan("test must not be trained on|train.jsonl", {"task/test.jsonl": link("task/train.jsonl")}),
-    plan("nowhere", tasks=task(folder="nowhere")),
     plan("topics|column of text", tasks=task(folder="ner")),
     plan("task/train.jsonl|utf-8", {"task/train.jsonl": encode("utf-16")}),
     plan("task/train.jsonl|line 1", {"task/train.jsonl": '{"text": ' + DEEP + "}\n"}),
@@ -681,7 +656,6 @@ PLANS = [
     ),
     Case("compare", "!dry_run --dask_scheduler tcp://127.0.0.1:9", "dask_scheduler|9", late=True),
     Case("compare", "!dry_run --dask_scheduler corpus.txt", "dask_scheduler|corpus.txt", late=True),
-    Case("compare", "!dry_run --output_dir sealed/out", "sealed/out", fault="read-only"),
 ]  # fmt: skip
 
 

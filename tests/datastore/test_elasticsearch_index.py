@@ -306,11 +306,6 @@ def test_queries_that_fail_are_asked_again(tmp_path, tokenizer, stub, item, mess
         (Fault("_msearch", status=403, body={"error": "no"}), PermissionError, r"\(403\).*account that may"),
         (Fault("_msearch", status=503, times=100), ConnectionError, r"overloaded \(503\)"),
         (Fault("_msearch", status=400, body={"error": "x"}), ValueError, r"refuses the request"),
-        (
-            Fault("_msearch", status=400, body={"error": {"type": "media_type_header_exception"}}),
-            ValueError,
-            r"pip install 'elasticsearch>=8,<9'",
-        ),
     ],
 )
 def test_failures_are_reported(tmp_path, tokenizer, stub, fault, error, message):
