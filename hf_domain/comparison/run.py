@@ -46,7 +46,6 @@ from hf_domain.comparison.results import (
 )
 from hf_domain.comparison.statistics import predict_power
 from hf_domain.comparison.steps import (
-    CACHE_FLAGS,
     Step,
     count_tokens,
     find_root,
@@ -219,7 +218,8 @@ def run_steps(
     ):
         while waiting or running:
             while len(running) < workers.count():
-                if (chosen := choose_step(waiting, [*running.values()])) is None:
+                unfinished = {step.id for step in (*waiting, *running.values())}
+                if (chosen := next((step for step in waiting if unfinished.isdisjoint(step.needs)), None)) is None:
                     break
                 waiting.remove(chosen)
                 needed = {need: by_id[need] for need in chosen.needs}
@@ -237,17 +237,6 @@ def run_steps(
                 if step.kind == "fine_tuning":
                     drop_models(output_dir, results, plan.keep_models)
                 progress.update()
-
-
-def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
-    """Choose the next step that can run beside others: what it needs is made, and no other fills the same cache."""
-    unfinished = {step.id for step in waiting + running}
-    caches = {step.flags[name] for step in running for name in CACHE_FLAGS if name in step.flags}
-    for step in waiting:
-        own = (step.flags.get(name) for name in CACHE_FLAGS)
-        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(own):
-            return step
-    return None
 
 
 def get_result(future: Future, step: Step) -> Result:
@@ -593,25 +582,12 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         predictions = read_predictions(task, step.flags, plan.folder, folder)
         scores, floors = predictions.score(), score_floors(task, step.flags, plan.folder)
         output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
-        output["metrics"] = metrics | read_choices(folder)
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores)  # of QA: a question
     # Which fine-tuned models are kept is known once others have ended.
     if step.kind in ("lr_trial", "timing", "held_out_loss"):
         for file in folder.glob(WEIGHTS):
             file.unlink()
     return output
-
-
-def read_choices(folder: Path) -> dict[str, Any]:
-    """Return what a fine-tuning chose on validation: the epoch of its weights, thresholds of labels, and a vote."""
-    state, config = (read_json(file) if file.is_file() else {} for file in (folder / STATE, folder / "config.json"))
-    chosen = {}
-    if state.get("best_global_step"):
-        chosen["best_epoch"] = state["epoch"] * state["best_global_step"] / state["global_step"]
-    for name in ("label_thresholds", "nearest_vote"):
-        if config.get(name):
-            chosen[name] = config[name]
-    return chosen
 
 
 def digest_vocabulary(encoder: str) -> str:

@@ -42,8 +42,6 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
     def watch(step, plan, folder):
         nonlocal most
         assert {need[:-9] for need in step.needs} <= finished
-        caches = [other.flags[name] for other in running.values() for name in runner.CACHE_FLAGS if name in other.flags]
-        assert not set(caches) & {step.flags.get(name) for name in runner.CACHE_FLAGS}
         running[step.name] = step
         most = max(most, len(running))
         time.sleep(0.01)
@@ -61,29 +59,6 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
     )
     with pytest.raises(ValueError, match="at least 1, but is 0"):
         run_comparison(plan, tmp_path / "many", pretend, num_processes=0)
-
-
-def test_steps_that_fill_one_cache_run_one_after_the_other(content, tmp_path, load):
-    content["methods"] = {"dapt": None, "gmap": {"after": "dapt"}}
-    running, most, lock, together = Counter(), Counter(), threading.Lock(), threading.Event()
-
-    def watch(step, plan, folder):
-        cache = step.flags.get("memory_cache")
-        with lock:
-            running[cache] += 1
-            most[cache] = max(most[cache], running[cache])
-        if running[None] == 3:
-            together.set()
-        if cache is None and step.kind == "fine_tuning":
-            together.wait(20)  # a busy machine starts the second and the third late
-        time.sleep(0.05)
-        with lock:
-            running[cache] -= 1
-        pretend(step, plan, folder)
-
-    run_comparison(load(), tmp_path / "output", watch, num_processes=3)
-    assert most.pop(None) == 3
-    assert len(most) == 2 and set(most.values()) == {1}
 
 
 def test_second_comparison_in_a_folder_is_refused(plan, tmp_path):
