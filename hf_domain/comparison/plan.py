@@ -67,11 +67,10 @@ class Row:
 
 @dataclass
 class Budget:
-    """The cost of each row's pre-training, in tokens or in minutes."""
+    """The cost of each row's pre-training, in tokens."""
 
     __pydantic_config__ = STRICT
-    tokens: int | None = None
-    minutes: float | None = None
+    tokens: int
 
 
 @dataclass
