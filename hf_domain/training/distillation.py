@@ -48,7 +48,7 @@ SHAPE = (
     "intermediate_size",
 )
 # What decides on the list of steps, and on no step itself.
-OF_PLAN = ("strategy", "teacher_steps", "student_steps", "masked_lm_steps", "dry_run", "general_file", "why")
+OF_PLAN = ("strategy", "teacher_steps", "student_steps", "masked_lm_steps", "dry_run", "general_file")
 OF_LOSS = ("method", "num_relation_heads", "teacher_layer", "teacher_dtype")
 OF_MASKS = ("mlm_learning_rate", "objective", "mlm_probability", "whole_word_mask")
 OF_TRAINING = {item.name for item in fields(TrainingArguments)} - {"seed"} | {"num_processes"}

@@ -22,12 +22,10 @@ class StrategyStep:
         model: Checkpoint that the step starts from; None makes the student from `teacher`.
         teacher: Checkpoint that the student is made from or learns from.
         expand: Whether the step adds the rows of the expanded vocabulary to its model.
-        why: A line for the printed plan.
     """
 
     kind: Literal["make", "adapt", "distill"]
     output_dir: str
-    why: str
     model: str | None = None
     teacher: str | None = None
     corpus: Literal["domain", "general"] | None = None
@@ -86,33 +84,29 @@ def make_plan(
     adapted_teacher = str(Path(output_dir, "adapted-teacher"))
     steps = []
     if adapts_teacher:
-        why = "the teacher learns the domain"
-        steps.append(StrategyStep("adapt", adapted_teacher, why, teacher, None, "domain", teacher_steps, expand))
+        steps.append(StrategyStep("adapt", adapted_teacher, teacher, None, "domain", teacher_steps, expand))
 
     early = strategy in ("distill_then_adapt", "adapt_and_distill")  # first learns from the general teacher
     model = str(folder / "student")
     source = adapted_teacher if strategy == "adapt_then_distill" else teacher
     # A student made from the adapted teacher already has the new rows; an existing student needs them.
     needs_rows = expand and strategy == "adapt_then_distill" and student is not None
-    steps.append(StrategyStep("make", model, "the student before training", student, source, expand=needs_rows))
+    steps.append(StrategyStep("make", model, student, source, expand=needs_rows))
 
-    def follow(kind: Literal["adapt", "distill"], name: str, why: str, count: int, **options: Any) -> None:
+    def follow(kind: Literal["adapt", "distill"], name: str, count: int, **options: Any) -> None:
         nonlocal model
-        steps.append(StrategyStep(kind, str(folder / name), why, model, steps=count, **options))
+        steps.append(StrategyStep(kind, str(folder / name), model, steps=count, **options))
         model = steps[-1].output_dir
 
     if early:
-        why = "the student learns general language from the general teacher"
-        follow("distill", "distilled", why, each + rest, teacher=teacher, corpus="general")
+        follow("distill", "distilled", each + rest, teacher=teacher, corpus="general")
     if early or strategy == "from_scratch":
         count = each if early else student_steps
-        follow("adapt", "adapted", "the student learns the domain by masked LM", count, corpus="domain", expand=expand)
+        follow("adapt", "adapted", count, corpus="domain", expand=expand)
     if adapts_teacher:
-        why = "the student learns the domain from the adapted teacher"
-        follow("distill", "adapted-distilled", why, each, teacher=adapted_teacher, corpus="domain")
+        follow("distill", "adapted-distilled", each, teacher=adapted_teacher, corpus="domain")
         if masked_lm_steps:
-            why = "distillation leaves the last layer and the LM head untrained; masked LM trains them"
-            follow("adapt", "masked-lm", why, masked_lm_steps, corpus="domain")
+            follow("adapt", "masked-lm", masked_lm_steps, corpus="domain")
     return steps
 
 
@@ -129,5 +123,5 @@ def describe_strategy(steps: list[StrategyStep]) -> str:
             what += step.output_dir
         expansion = ", with the expanded vocabulary" if step.expand else ""
         done = "   [done]" if read_record(Path(step.output_dir)).get("finished") else ""
-        lines.append(f"{number}. {what}{expansion}{done}\n   {step.why}")
+        lines.append(f"{number}. {what}{expansion}{done}")
     return "\n".join(lines)

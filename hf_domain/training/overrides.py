@@ -5,12 +5,12 @@ import re
 from dataclasses import fields
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from transformers import CONFIG_MAPPING, AutoConfig
 
 from hf_domain.methods import METHODS
 from hf_domain.modeling.configuration_backbone import BackboneConfig, has_encoder_field
 from hf_domain.training.arguments import ModelArguments, check_method
-from hf_domain.training.settings import has_type
 
 
 def load_config(args: ModelArguments, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -80,6 +80,10 @@ def check_types(overrides: dict[str, Any], config_class: Any) -> None:
     """
     types = {item.name: item.type for item in fields(config_class) if not isinstance(item.type, str)}
     for name, value in overrides.items():
-        if name in types and not has_type(value, types[name]):
+        if name not in types:
+            continue
+        try:  # strict: True is no number, and 1 is a float
+            TypeAdapter(types[name], config={"arbitrary_types_allowed": True}).validate_python(value, strict=True)
+        except ValidationError:
             kind = getattr(types[name], "__name__", types[name])
-            raise ValueError(f"--config_overrides: {name} must have the type {kind}, but is {value!r}")
+            raise ValueError(f"--config_overrides: {name} must have the type {kind}, but is {value!r}") from None

@@ -4,8 +4,7 @@ import json
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import yaml
 
@@ -85,22 +84,6 @@ def read_settings(file: str | Path, *, as_text: bool = False) -> dict[Any, Any]:
         found = "empty" if settings is None else f"a {type(settings).__name__}"
         raise ValueError(f"{file} must be a mapping of names to values, but is {found}. Write `name: value` lines.")
     return settings
-
-
-def has_type(value: Any, hint: Any) -> bool:
-    """Return whether a setting has a type. Unlike in Python, True is not a number, and 1 is a float."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
-    if origin is Literal:
-        return value in arguments
-    if origin in (Union, UnionType):
-        return any(has_type(value, argument) for argument in arguments)
-    if origin is list and arguments:
-        return isinstance(value, list) and all(has_type(item, arguments[0]) for item in value)
-    if isinstance(value, bool):
-        return hint is bool
-    return isinstance(value, (int, float) if hint is float else origin or hint)
 
 
 def _read_yaml(text: str, as_text: bool) -> Any:

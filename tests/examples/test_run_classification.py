@@ -346,12 +346,6 @@ def test_test_file_needs_no_labels(tmp_path, files, run):
     assert lines[1:] == ["0\tlaw", "1\tbiology"]
 
 
-def test_only_the_first_examples_are_used(files, run):
-    flags = files(lambda topic, rng: topic) | {"num_train_epochs": 1}
-    results = run(**flags, max_train_samples=16, max_eval_samples=1000)
-    assert results["train_samples"] == 16 and results["eval_samples"] == 24
-
-
 def test_the_examples_that_are_used_have_different_labels(tmp_path, files, run):
     """The first examples of a sorted file have one label; a correlation needs two values."""
     flags = files(

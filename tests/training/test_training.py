@@ -168,11 +168,6 @@ def test_auxiliary_losses_of_all_processes_count(monkeypatch):
     assert callback.flush(training=False) == {}
 
 
-def test_reporters_see_the_auxiliary_losses(tmp_path):
-    trainer = train(VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")), tmp_path)
-    assert isinstance(trainer.callback_handler.callbacks[0], AuxiliaryLossCallback)
-
-
 def test_pushed_folder_holds_the_code(tmp_path):
     model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
     arguments = TrainingArguments(str(tmp_path), use_cpu=True)
