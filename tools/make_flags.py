@@ -44,7 +44,7 @@ SELDOM = (
     "config_name tokenizer_name cache_dir model_revision token ignore_mismatched_sizes memory_revision dtype",
     "head_initializer_range dataset_config_name data_license max_train_samples max_eval_samples",
     "max_predict_samples memory_cache passage_cache pad_to_max_length preprocessing_num_workers dask_scheduler",
-    "overwrite_cache label_all_tokens n_best_size max_answer_length null_score_diff_threshold",
+    "overwrite_cache n_best_size max_answer_length null_score_diff_threshold",
     "num_relation_heads teacher_layer teacher_dtype mlm_learning_rate trust_remote_code verbose",
     "method_learning_rate overwrite_output_dir decay_mlm_probability resume_decay_from head_first_steps",
     "attn_implementation",

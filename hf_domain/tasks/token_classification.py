@@ -5,7 +5,6 @@ Every word is learned, scored and predicted once, in the window that shows most 
 """
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -50,9 +49,6 @@ class NerArguments(DataArguments):
     text_column_name: str | None = field(default=None, metadata={"help": "Column of words. Default: tokens, or words."})
     label_column_name: str | None = field(
         default=None, metadata={"help": "Column of tags. Default: tags, ner_tags, or labels."}
-    )
-    label_all_tokens: bool = field(
-        default=False, metadata={"help": "In training, label all tokens of a word, not only the first."}
     )
     return_entity_level_metrics: bool = field(
         default=False, metadata={"help": "Also compute metrics for each entity type."}
@@ -141,11 +137,8 @@ class TokenClassification(TaskKind):
             labels = [[0] * len(words) for words in sentences]
         else:
             labels = [[self.label_ids[tag] for tag in tags] for tags in batch[args.label_column_name]]
-        # Scores and predictions have one tag for each word, so only training labels its later tokens.
-        continues = does_train and args.label_all_tokens and self.label_names is not None
-        continued = continue_labels(self.label_names or []) if continues else None
         options: Any = {"max_seq_length": args.max_seq_length, "pad_to_max_length": args.pad_to_max_length}
-        windows = tokenize_words(sentences, labels, self.tokenizer, continued=continued, **options)
+        windows = tokenize_words(sentences, labels, self.tokenizer, **options)
         for name in {"passage_ids", "passage_scores"} & {*batch}:
             windows[name] = [batch[name][row] for row in number_sentences(windows["begins"])]
         if tokenizer is None:
@@ -256,7 +249,6 @@ def tokenize_words(
     *,
     max_seq_length: int | None = None,
     pad_to_max_length: bool = False,
-    continued: Sequence[int] | None = None,
 ) -> BatchEncoding:
     """Tokenize sentences of words, cut them into windows, and copy the labels of words to tokens.
 
@@ -265,13 +257,11 @@ def tokenize_words(
         max_seq_length: Maximum number of tokens of a window, special tokens included. Neighboring windows share up to
             a quarter of the tokens. Default: the model's limit.
         pad_to_max_length: Pad here instead of per batch.
-        continued: For each label, the label of a word's later tokens, see `continue_labels`. Default: only the first
-            token has a label, as in Devlin et al. 2019, section 5.3.
 
     Returns:
-        The model's inputs of each window; `labels`, -100 for tokens that are not scored; `words`, the numbers of the
-        words that are scored in the window; `start` and `end`, its first word and the one behind its last; `begins`,
-        whether it is the first window of its sentence.
+        The model's inputs of each window; `labels`, -100 for all tokens but the first of a word that is scored (Devlin
+        et al. 2019, section 5.3); `words`, the numbers of the words that are scored in the window; `start` and `end`,
+        its first word and the one behind its last; `begins`, whether it is the first window of its sentence.
     """
     limit = min(max_seq_length or tokenizer.model_max_length, tokenizer.model_max_length)
     encodings, word_ids = encode_words(words, tokenizer)
@@ -290,14 +280,10 @@ def tokenize_words(
     for (row, start, _), own, ids in zip(parts, chain.from_iterable(shown), word_ids, strict=True):
         token_labels, scored, previous = [], [], None
         for word in ids:
-            label = -100
-            if word is not None and start + word in own:
-                label = labels[row][start + word]
-                if word == previous:
-                    label = -100 if continued is None else continued[label]
-                else:
-                    scored.append(start + word)
-            token_labels.append(label)
+            is_scored = word is not None and word != previous and start + word in own
+            token_labels.append(labels[row][start + word] if is_scored else -100)
+            if is_scored:
+                scored.append(start + word)
             previous = word
         encodings["labels"].append(token_labels)
         encodings["words"].append(scored)
@@ -396,15 +382,3 @@ def list_scored(output: Any, windows: Dataset) -> Iterator[tuple[int, list[int],
     for row, words, scores, labels in zip(rows, windows["words"], logits, output.label_ids, strict=True):
         if words:
             yield row, words, scores[labels != -100]
-
-
-def continue_labels(names: list[str]) -> list[int]:
-    """Return for each label the label of a word's later tokens: I-X for B-X if the task has it, else the same.
-
-    A second B-X would begin another entity inside the word.
-
-    Args:
-        names: Names in the order of their ids.
-    """
-    ids = {name: number for number, name in enumerate(names)}
-    return [ids.get(re.sub("^B-", "I-", name), number) for number, name in enumerate(names)]

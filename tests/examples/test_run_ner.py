@@ -10,7 +10,6 @@ from transformers import pipeline
 import hf_domain
 from hf_domain.examples.run_ner import main
 from hf_domain.tasks.outputs import VALIDATED, read_tags
-from hf_domain.training.task_trainer import FineTuner
 
 DISEASES, KINDS = ["ataxia", "leukaemia", "cardiomyopathy"], ["acuta", "minor"]
 WORDS = ["the", "gene", "causes", "and", "not"]
@@ -101,24 +100,3 @@ def test_a_trained_model_is_evaluated_without_training_data(tmp_path, run):
     assert scored["eval_f1"] == trained["eval_f1"] and "eval_baseline_f1" in scored
     found = hf_domain.predict(tmp_path / "output", [rows[0]["words"]], progress=False)
     assert found["prediction"][:] == [(tmp_path / "scored" / VALIDATED).read_text().splitlines()[0].split()]
-
-
-def test_later_tokens_are_labeled_in_training_only(tmp_path, monkeypatch, run):
-    """Their tags continue an entity. Scores and predictions have a tag for each word."""
-    rows = [{**row, "tokens": [f"{word}minor" for word in row["tokens"]]} for row in make_rows(96)]
-    trained = {}
-
-    class Recorder(FineTuner):
-        def __init__(self, *args, train_dataset, **options):
-            trained["labels"] = train_dataset["labels"][:]
-            super().__init__(*args, train_dataset=train_dataset, **options)
-
-    monkeypatch.setattr("hf_domain.training.fine_tuning.FineTuner", Recorder)
-    results = run({"train": rows, "validation": rows[:8], "test": rows[:5]}, do_predict=True, label_all_tokens=True)
-    assert results["eval_f1"] == results["predict_f1"] == 1
-    output = tmp_path / "output"
-    assert read_tags(output) == [row["tags"] for row in rows[:5]]
-    assert read_tags(output, VALIDATED) == [row["tags"] for row in rows[:8]]
-    for labels, row in zip(trained["labels"], rows, strict=True):
-        assert labels.count(-100) == 2 and len(labels) > len(row["tokens"]) + 2  # all but [CLS] and [SEP]
-        assert labels.count(0) == 1  # B-Disease

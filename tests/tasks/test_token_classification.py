@@ -8,7 +8,6 @@ from transformers import AutoTokenizer, BertweetTokenizer, EvalPrediction
 
 from hf_domain.tasks.token_classification import (
     choose_words,
-    continue_labels,
     cut_sentence,
     list_scored,
     prepare_for_words,
@@ -23,7 +22,6 @@ def test_the_first_token_of_a_word_has_its_label(kind, tmp_path):
     tokenizer = make_tokenizer(kind)
     prepare_for_words(tokenizer)
     encodings = tokenize_words([WORDS, WORDS[:1]], [[1, 0, 2, 0], [1]], tokenizer)
-    everywhere = tokenize_words([WORDS], [[1, 0, 2, 0]], tokenizer, continued=[0, 3, 2])["labels"][0]
     pieces = [
         len(tokenizer(f"{' ' * (kind == 'roberta')}{word}", add_special_tokens=False)["input_ids"]) for word in WORDS
     ]
@@ -33,23 +31,12 @@ def test_the_first_token_of_a_word_has_its_label(kind, tmp_path):
     labels = list(zip([1, 0, 2, 0], pieces, strict=True))
     expected = [-100, *(token for label, count in labels for token in [label] + [-100] * (count - 1)), -100]
     assert encodings["labels"] == [expected, [*expected[: pieces[0] + 1], -100]]
-    later = {0: 0, 1: 3, 2: 2}
-    assert everywhere == [
-        -100,
-        *(token for label, count in labels for token in [label] + [later[label]] * (count - 1)),
-        -100,
-    ]
     # Words of a list are tokenized as in running text, also after the tokenizer was saved.
     running = tokenizer(" ".join(WORDS[:3]))["input_ids"]
     assert tokenizer(WORDS[:3], is_split_into_words=True)["input_ids"] == running
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
     assert AutoTokenizer.from_pretrained(tmp_path)(WORDS[:3], is_split_into_words=True)["input_ids"] == running
-
-
-def test_later_tokens_of_a_word_continue_its_entity():
-    names = ["B-Disease", "B-Gene", "I-Disease", "O", "Drug"]
-    assert [names[label] for label in continue_labels(names)] == ["I-Disease", "B-Gene", "I-Disease", "O", "Drug"]
 
 
 @pytest.mark.parametrize("kind", MAKERS)
