@@ -6,18 +6,20 @@ A nearest-neighbor model beside the network, as in kNN-LM (Khandelwal et al. 202
 """
 
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from hf_domain.checks import check_predictions
-from hf_domain.datastore.nearest import search_texts
+from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.extras import require
 from hf_domain.tasks.classification import encode_labels
 from hf_domain.tasks.kind import TaskKind
@@ -76,15 +78,13 @@ class NearestVote:
         """
         gold = make_matrix(labels.tolist(), self.problem_type, logits.shape[1])
         votes = {count: count_votes(self.values, self.found[split], count) for count in COUNTS}
-        losses = {
-            (count, weight): measure_loss(
-                mix_votes(logits, votes[count], weight, self.problem_type), gold, self.problem_type
-            )
-            for weight in WEIGHTS
-            for count in COUNTS
-        }
+
+        def measure(choice: tuple[float, int]) -> float:
+            weight, count = choice
+            return measure_loss(mix_votes(logits, votes[count], weight, self.problem_type), gold, self.problem_type)
+
         # The first of equal ones: no vote before any, then few texts.
-        self.count, self.weight = min(losses, key=lambda choice: losses[choice])
+        self.weight, self.count = min(product(WEIGHTS, COUNTS), key=measure)
 
 
 def make_vote(
@@ -203,6 +203,25 @@ def set_vote(trainer: Any) -> None:
         logger.info(f"On the validation set, {vote.count} nearest training texts vote, with weight {vote.weight:.2f}")
 
 
+def search_texts(
+    texts: Sequence[str], queries: Sequence[Sequence[str]], count: int
+) -> list[list[tuple[list[int], list[float]]]]:
+    """Return for each query of each list the numbers of the nearest texts, the nearest first, and their scores.
+
+    A text without any word of the query is not found.
+
+    Raises:
+        ModuleNotFoundError: tantivy is not installed.
+    """
+    from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
+
+    analyzer = Analyzer(choose_analyzer(texts))
+    with tempfile.TemporaryDirectory() as folder:
+        write_index(Path(folder, "index"), analyzer, enumerate(texts))
+        index = TantivyIndex(Path(folder, "index"), analyzer)
+        return [index.search(each, count) if each else [] for each in queries]
+
+
 def join_columns(rows: Dataset, columns: Sequence[str]) -> list[str]:
     """Return the text of each row; a pair is one text."""
     texts = zip(*(rows[name] for name in columns), strict=True)
@@ -274,5 +293,4 @@ def measure_loss(logits: np.ndarray, gold: np.ndarray, problem_type: str) -> flo
         losses = binary_cross_entropy_with_logits(own, target, reduction="none")
         parts = [(losses * share).sum(0) / share.sum(0).clamp(min=1) for share in (target, 1 - target)]
         return float(torch.stack(parts).sum(0).mean())
-    losses = -own.log_softmax(-1) * target
-    return float((losses.sum(0) / target.sum(0).clamp(min=1))[target.sum(0) > 0].mean())
+    return float(cross_entropy(own, target.argmax(-1), weight=1 / target.sum(0).clamp(min=1)))
