@@ -19,7 +19,7 @@ from hf_domain.data.files import BUILDERS, SPLITS, check_held_out, find_files
 from hf_domain.extras import is_installed
 from hf_domain.hub import is_hub_id
 from hf_domain.safe_io import is_url
-from hf_domain.tasks.files import METRICS, Task, check_task_files, find_kind
+from hf_domain.tasks.files import PLAN_KINDS, Task, check_task_files, find_kind
 from hf_domain.training.arguments import ScriptParser, find_damage, find_wrong_values
 
 # Flags that a comparison sets itself, or that change what it counts or scores.
@@ -27,7 +27,7 @@ FIXED_FLAGS = {
     "pretraining": {"method", "model_name_or_path", "validation_file", "do_train", "max_steps", "seed", "output_dir"},
     "fine_tuning": {
         *("model_name_or_path", "train_file", "validation_file", "test_file", "dataset_name", "do_train", "do_predict"),
-        *("seed", "output_dir", "label_column_name", "label_all_tokens", "do_regression", "multi_label"),
+        *("seed", "output_dir", "label_column_name", "do_regression", "multi_label"),
         *("memory_name_or_path", "memory_cache", "passage_cache"),
     },
     "vocabulary": {"model_name_or_path", "counts_file", "output_dir"},
@@ -196,10 +196,9 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
             find_kind(task.get_file("train"), plan.folder)
         except ValueError as error:
             return [*problems, str(error)]
-    if task.metric not in METRICS[task.kind]:
+    if task.metric not in (known := PLAN_KINDS[task.kind].metrics):
         problems.append(
-            f"metric must be one of {', '.join(METRICS[task.kind])} for {task.kind}, but is {task.metric}. Set one of "
-            "them."
+            f"metric must be one of {', '.join(known)} for {task.kind}, but is {task.metric}. Set one of them."
         )
     if task.metric == "positive_micro_f1" and "negative_labels" not in task.options:
         problems.append(

@@ -19,7 +19,7 @@ from hf_domain.comparison.rows import RECIPES, RENAMED, Recipe
 from hf_domain.extras import require
 from hf_domain.methods import BASELINE
 from hf_domain.safe_io import write_text
-from hf_domain.tasks.files import METRICS, Task, find_kind
+from hf_domain.tasks.files import PLAN_KINDS, Task, find_kind
 from hf_domain.training.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -282,7 +282,7 @@ def complete_plan(plan: Plan) -> None:
                 task.kind = find_kind(task.get_file("train"), plan.folder)  # type: ignore[assignment]
             except ValueError:
                 continue
-        task.metric = task.metric or METRICS.get(task.kind, ("",))[0]
+        task.metric = task.metric or PLAN_KINDS[task.kind].metrics[0]
 
 
 def add_seeds(plan: Plan, num_seeds: int) -> None:

@@ -22,8 +22,7 @@ from hf_domain.data.files import SPLITS, load_table
 from hf_domain.data.objects import write_files
 from hf_domain.safe_io import fingerprint_files, write_whole
 from hf_domain.tasks.files import (
-    KIND_CLASSES,
-    TEXTS,
+    PLAN_KINDS,
     Task,
     get_label,
     name_label_column,
@@ -90,8 +89,8 @@ def split_table(
     if label_column is not None and label_column != "label":
         table = table.rename_column(label_column, "label")
     kind = find_kind({*table.column_names})
-    name = next(name for name, own in KIND_CLASSES.items() if own is kind)
-    columns = TEXTS.get(name) or find_text_columns(table, label_column=name_label_column(name, table[0]))
+    name = next(name for name, own in PLAN_KINDS.items() if own.reader is kind)
+    columns = PLAN_KINDS[name].texts or find_text_columns(table, label_column=name_label_column(name, table[0]))
     kept = drop_repeated([*table], name, columns)
     if not kept:
         raise ValueError(

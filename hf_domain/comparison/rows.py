@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_domain.methods import METHODS
-from hf_domain.tasks.files import METRICS
+from hf_domain.tasks.files import PLAN_KINDS
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Recipe:
     old_words: tuple[str, ...] = ()
     """Kinds of tasks that are fine-tuned with the tokenizer of the plan's encoder, which has no new words."""
     reads_datastore: bool = False
-    kinds: tuple[str, ...] = tuple(METRICS)
+    kinds: tuple[str, ...] = tuple(PLAN_KINDS)
     """Kinds of tasks that it supports."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     """Flags of the masked-LM stage, beside the method's own defaults."""

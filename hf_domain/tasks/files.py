@@ -19,34 +19,36 @@ from hf_domain.tasks.labels import has_fractions
 from hf_domain.tasks.question_answering import QuestionAnswering
 from hf_domain.tasks.token_classification import TokenClassification
 
-METRICS = {
-    "classification": ("macro_f1", "micro_f1", "positive_micro_f1"),
-    "multi_label": ("macro_f1", "micro_f1"),
-    "regression": ("pearson", "spearman"),
-    "ner": ("entity_f1", "token_f1"),
-    "qa": ("f1", "exact_match"),
+
+@dataclass(frozen=True)
+class PlanKind:
+    """How the rows of a task look in a plan, what reads and checks them, and what scores their predictions."""
+
+    reader: type[TaskKind]
+    metrics: tuple[str, ...]
+    """The first is that of a task that names none."""
+    columns: tuple[str, ...]
+    """Columns that every row has. A regression may name its values `score`, beside labels of another task."""
+    texts: list[str] | None = None
+    """Columns of text; None if their names vary."""
+    problem_type: str = ""
+
+
+F1 = ("macro_f1", "micro_f1")
+PLAN_KINDS = {
+    "classification": PlanKind(
+        Classification, (*F1, "positive_micro_f1"), ("label",), problem_type="single_label_classification"
+    ),
+    "multi_label": PlanKind(Classification, F1, ("label",), problem_type="multi_label_classification"),
+    "regression": PlanKind(Classification, ("pearson", "spearman"), ("label",), problem_type="regression"),
+    "ner": PlanKind(TokenClassification, ("entity_f1", "token_f1"), ("tokens", "tags"), ["tokens"]),
+    "qa": PlanKind(
+        QuestionAnswering,
+        ("f1", "exact_match"),
+        ("id", "context", "question", "answers"),
+        ["context", "question"],
+    ),
 }
-# Columns that every row has beside its texts, whose names vary for classification. A regression may name its values
-# `score`, beside labels of another task.
-TASK_COLUMNS = {
-    "classification": {"label"},
-    "multi_label": {"label"},
-    "regression": {"label"},
-    "ner": {"tokens", "tags"},
-    "qa": {"id", "context", "question", "answers"},
-}
-# What reads and checks the rows, as the commands do.
-KIND_CLASSES: dict[str, type[TaskKind]] = {
-    **dict.fromkeys(("classification", "multi_label", "regression"), Classification),
-    "ner": TokenClassification,
-    "qa": QuestionAnswering,
-}
-PROBLEM_TYPES = {
-    "classification": "single_label_classification",
-    "multi_label": "multi_label_classification",
-    "regression": "regression",
-}
-TEXTS = {"ner": ["tokens"], "qa": ["context", "question"]}
 Examples: TypeAlias = list[tuple[str, dict[str, Any]]]
 """Rows, each with its place."""
 
@@ -63,7 +65,7 @@ class Task:
     corpus: str = ""
     """Name of its corpus; if empty, the only one beside the general corpus."""
     metric: str = ""
-    """One of `METRICS`; if empty, the first of the kind."""
+    """One of its kind; if empty, the first."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def get_file(self, split: str) -> str:
@@ -78,11 +80,11 @@ def find_kind(file: str, folder: Path) -> str:
         file: Relative to the folder; one JSON object a line.
 
     Raises:
-        ValueError: The columns fit no kind in `TASK_COLUMNS`, or two columns may hold the values of a regression.
+        ValueError: The columns fit no kind in `PLAN_KINDS`, or two columns may hold the values of a regression.
     """
     columns = _find_columns(file, folder)
     for kind in ("qa", "ner"):
-        if columns.keys() >= TASK_COLUMNS[kind]:
+        if columns.keys() >= {*PLAN_KINDS[kind].columns}:
             return kind
     score = columns.get("score")
     has_scores = isinstance(score, int | float) and math.isfinite(score)
@@ -98,7 +100,7 @@ def find_kind(file: str, folder: Path) -> str:
                 "score. Remove one of them, or set kind: regression, which predicts score."
             )
         return "regression" if is_regression else "classification"
-    kinds = "; ".join(f"{kind}: {', '.join(sorted(names))}" for kind, names in TASK_COLUMNS.items())
+    kinds = "; ".join(f"{kind}: {', '.join(sorted(own.columns))}" for kind, own in PLAN_KINDS.items())
     raise ValueError(
         f"a task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} has "
         f"{', '.join(columns)}. Rename the columns."
@@ -119,7 +121,7 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
     """Find the columns of text that a task reads.
 
     Args:
-        kind: A key of `TASK_COLUMNS`.
+        kind: A key of `PLAN_KINDS`.
         file: The training file, relative to the folder; one JSON object a line.
         folder: Folder of the plan.
         names: The option `text_column_names` of the task.
@@ -127,8 +129,8 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
     Raises:
         ValueError: See `find_text_columns`.
     """
-    if kind in TEXTS:
-        return TEXTS[kind]
+    if (known := PLAN_KINDS[kind].texts) is not None:
+        return known
     columns = _find_columns(file, folder)
     return find_text_columns(columns, names, label_column=name_label_column(kind, columns))
 
@@ -145,7 +147,7 @@ def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str 
     """List what the command of a task would refuse in its files, so that it does not end hours of pre-training.
 
     Args:
-        kind: A key of `TASK_COLUMNS`.
+        kind: A key of `PLAN_KINDS`.
         files: By split, `train` first if it is there; one JSON object a line.
         folder: The files are relative to it.
         names: The option `text_column_names` of the task.
@@ -183,9 +185,9 @@ def _check_rows(
     def locate(split: str, row: int) -> str:
         return read[split][row][0]
 
-    first, splits = next(iter(files)), DatasetDict()
+    plan_kind, first, splits = PLAN_KINDS[kind], next(iter(files)), DatasetDict()
     label = name_label_column(kind, read[first][0][1])
-    required = TASK_COLUMNS[kind] if kind in TEXTS else {label}
+    required = {label} if plan_kind.problem_type else {*plan_kind.columns}
     texts = {split: find_texts(kind, name, folder, names) for split, name in files.items()}
     for split, rows in read.items():
         columns = {*required, *texts[first], *texts[split]}
@@ -193,15 +195,14 @@ def _check_rows(
         own = [{column: row[column] for column in row if column in columns} for _, row in rows]
         splits[split] = load_table(own, files[split])
     check_columns(splits, sorted(required))
-    kind_class = KIND_CLASSES[kind]
-    args: Any = kind_class.arguments()
-    if kind in PROBLEM_TYPES:
+    args: Any = plan_kind.reader.arguments()
+    if plan_kind.problem_type:
         args.text_column_names, args.label_column_name = names, label
         args.do_regression = True if kind == "regression" else None
-    task: Any = kind_class(args)
+    task: Any = plan_kind.reader(args)
     splits = task.read(splits, locate)
-    if kind in PROBLEM_TYPES:
-        if task.problem_type != PROBLEM_TYPES[kind]:
+    if plan_kind.problem_type:
+        if task.problem_type != plan_kind.problem_type:
             raise ValueError(
                 f"the labels of a {kind} task must fit it, but {files[first]} is a {task.problem_type}. Correct the "
                 "labels, or set another kind."
@@ -236,7 +237,7 @@ def write_task_text(kind: str, file: Path, path: Path, names: str | None = None)
     """Write the different training texts of a task on a line each, as TAPT reads them.
 
     Args:
-        kind: A key of `TASK_COLUMNS`.
+        kind: A key of `PLAN_KINDS`.
         file: The training file.
         path: The file to write.
         names: The option `text_column_names` of the task.

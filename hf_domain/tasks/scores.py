@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from hf_domain.data.json_lines import read_rows
-from hf_domain.tasks.files import METRICS, Task, get_label
+from hf_domain.tasks.files import PLAN_KINDS, Task, get_label
 from hf_domain.tasks.labels import name_label
 from hf_domain.tasks.metrics import compute_squad_metrics, find_entities, strip_prefix
 from hf_domain.tasks.outputs import LABELS, TAGS, read_answers, read_labels, read_tags
@@ -115,7 +115,7 @@ class Predictions:
     """Gold and predicted labels of a test set; of questions the scores, of a regression the values.
 
     Args:
-        metric: One of `METRICS`.
+        metric: One of a kind in `PLAN_KINDS`.
         labels: The names of the label ids.
         gold: Label ids of each example: one or several of a text, one for each word of a sentence.
         predicted: The predictions in the same form; words beyond the longest input have none.
@@ -148,13 +148,13 @@ class Predictions:
 
     def score(self) -> ExampleScores:
         """Return the contribution of each example to the score."""
-        if self.metric in METRICS["qa"]:
+        if self.metric in PLAN_KINDS["qa"].metrics:
             column = np.array(self.scores)[:, None]
             return ExampleCounts(column, np.zeros_like(column), np.zeros_like(column), "mean")
-        if self.metric in METRICS["regression"]:
+        if self.metric in PLAN_KINDS["regression"].metrics:
             return ExampleValues(np.array(self.scores), np.array(self.values), by_rank=self.metric == "spearman")
         predicted, gold = self.name(self.predicted), self.name(self.gold)
-        if self.metric in METRICS["ner"]:
+        if self.metric in PLAN_KINDS["ner"].metrics:
             return score_tags(predicted, gold, self.metric)
         return score_labels(predicted, gold, self.metric, self.ignored)
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from hf_domain.data.files import SPLITS
-from hf_domain.datastore.nearest import search_texts
 from hf_domain.tasks.baseline import make_constants
-from hf_domain.tasks.files import TEXTS, Task, find_texts, get_label
+from hf_domain.tasks.files import PLAN_KINDS, Task, find_texts, get_label
 from hf_domain.tasks.scores import (
     MAJORITY,
     Predictions,
@@ -25,7 +24,7 @@ from hf_domain.tasks.scores import (
     list_gold,
     read_examples,
 )
-from hf_domain.tasks.vote import count_votes
+from hf_domain.tasks.vote import count_votes, search_texts
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"
@@ -62,7 +61,7 @@ def _score_floors(kind: str, metric: str, options: tuple, files: tuple, times: t
     task = Task("", kind, "", metric, dict(options))  # type: ignore[arg-type]
     splits = [read_examples(file, limit) for file, limit in files]
     floors = {MAJORITY: predict_majority(task, splits[0], splits[2])}
-    if kind not in TEXTS:
+    if PLAN_KINDS[kind].texts is None:
         columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
         # A pair is one text.
         texts = [[" ".join(str(row.get(name) or "") for name in columns) for row in rows] for rows in splits]
