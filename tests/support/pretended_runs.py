@@ -32,31 +32,16 @@ METHODS = {
 }
 
 
-class Shared:
-    """A function that workers of this process call itself: Dask would give them a copy of what it closes over."""
+def run_comparison(plan, output_dir, execute, **options):
+    """Run a comparison in which a function stands for the commands; it may raise what Ctrl-C raises."""
 
-    known = {}
-
-    def __init__(self, function):
-        self.function = function
-        self.known[id(self)] = self
-
-    def __call__(self, *arguments):
+    def run(*arguments):
         try:
-            self.function(*arguments)
+            execute(*arguments)
         except KeyboardInterrupt:
             raise Interrupted from None
 
-    def __reduce__(self):
-        return find_shared, (id(self),)
-
-
-def find_shared(number):
-    return Shared.known[number]
-
-
-def run_comparison(plan, output_dir, execute, **options):
-    return runner.run_comparison(plan, output_dir, Shared(execute), **options)
+    return runner.run_comparison(plan, output_dir, run, **options)
 
 
 def get_address(output_dir, name):
