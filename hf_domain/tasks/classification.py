@@ -18,7 +18,6 @@ from transformers import (
 )
 from transformers.loss.loss_utils import ForSequenceClassificationLoss
 
-from hf_domain.checks import check_predictions
 from hf_domain.data.columns import (
     Locate,
     check_columns,
@@ -44,7 +43,7 @@ from hf_domain.tasks.labels import (
     warn_of_units,
 )
 from hf_domain.tasks.metrics import compute_class_metrics, list_class_metrics
-from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels
+from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels, get_logits, predict_validation
 
 logger = logging.getLogger(__name__)
 LABEL_COLUMNS = ("label", "labels")
@@ -149,7 +148,7 @@ class Classification(TaskKind):
 
     def measure_loss(self, config: Any, predictions: Any, labels: Any, examples: Dataset) -> float:
         """See `TaskKind`; class weights count, as in training."""
-        logits = torch.from_numpy(predictions[0] if isinstance(predictions, tuple) else predictions).float()
+        logits = torch.from_numpy(get_logits(predictions)).float()
         gold = torch.from_numpy(labels)
         if self.loss is not None:
             return float(self.loss((logits,), gold))
@@ -215,17 +214,13 @@ class Classification(TaskKind):
         config.label_thresholds = None
         if trainer.eval_dataset is None:
             return
-        output = trainer.predict(trainer.eval_dataset)  # type: ignore[arg-type]
-        check_predictions(output.predictions)
-        logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-        config.label_thresholds = choose_thresholds(logits, np.asarray(output.label_ids))
+        config.label_thresholds = choose_thresholds(*predict_validation(trainer))
         told = [f"{config.id2label[number]} {value:.2f}" for number, value in enumerate(config.label_thresholds)]
         logger.info(f"Thresholds chosen on the validation set: {', '.join(told)}")
 
     def decode(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> list[dict[str, Any]]:
         """Return the labels of each row with the probabilities of all labels; for a regression, only the value."""
-        logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-        problem_type = find_model_type(config)
+        logits, problem_type = get_logits(output.predictions), find_model_type(config)
         names = [config.id2label[number] for number in range(config.num_labels)]
         thresholds = getattr(config, "label_thresholds", None)
         predictions = name_predictions(decode_logits(logits, problem_type, thresholds), problem_type, names)
@@ -305,7 +300,7 @@ def decode_logits(
         For regression, values [examples]. For multi-label classification, 0 or 1 [examples, labels]: 1 where the
         probability exceeds the label's threshold. Otherwise, label ids [examples].
     """
-    logits = logits[0] if isinstance(logits, tuple) else logits
+    logits = get_logits(logits)
     if problem_type == "regression":
         return logits.squeeze(-1)
     if problem_type == "multi_label_classification":

@@ -1,8 +1,13 @@
-"""Names and formats of the files of predictions, for the code that writes and reads them."""
+"""What Trainer predicts, and the names and formats of the files of predictions."""
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_domain.checks import check_predictions
 
 # Predictions for the test set: a label or a sentence's tags in each line, or the answers by question id. The files of
 # answers have the prefix of their split, as in the scripts of transformers.
@@ -10,6 +15,18 @@ LABELS, TAGS, ANSWERS = "predict_results.txt", "predictions.txt", "predictions.j
 # The same for the validation set: labels or tags; answers are in eval_predictions.json.
 VALIDATED = "eval_predictions.txt"
 LABELS_HEADER = "index\tprediction"
+
+
+def get_logits(predictions: Any) -> np.ndarray:
+    """Return the logits of Trainer's predictions, which may be a tuple that begins with them."""
+    return predictions[0] if isinstance(predictions, tuple) else predictions
+
+
+def predict_validation(trainer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return a trainer's logits and labels of its validation set, to choose something by them."""
+    output = trainer.predict(trainer.eval_dataset)
+    check_predictions(output.predictions)
+    return get_logits(output.predictions), np.asarray(output.label_ids)
 
 
 def format_labels(labels: Iterable[object]) -> str:

@@ -35,7 +35,7 @@ from hf_domain.tasks.baseline import compare_with_baseline
 from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
 from hf_domain.tasks.labels import HELD_OUT, check_variety, draw_validation, find_labels, list_labels
 from hf_domain.tasks.metrics import PLACED, compute_entity_metrics, list_entity_metrics
-from hf_domain.tasks.outputs import TAGS, VALIDATED, format_tags
+from hf_domain.tasks.outputs import TAGS, VALIDATED, format_tags, get_logits
 
 logger = logging.getLogger(__name__)
 WORD_COLUMNS, TAG_COLUMNS = ("tokens", "words"), ("tags", "ner_tags", "labels")
@@ -100,7 +100,7 @@ class TokenClassification(TaskKind):
 
     def measure_loss(self, config: Any, predictions: Any, labels: Any, examples: Dataset) -> float:
         """See `TaskKind`; the mean over the words."""
-        logits = torch.from_numpy(predictions[0] if isinstance(predictions, tuple) else predictions)
+        logits = torch.from_numpy(get_logits(predictions))
         return float(ForTokenClassification(logits, torch.from_numpy(labels), config))
 
     def list_metrics(self) -> list[str]:
@@ -377,8 +377,7 @@ def list_scored(output: Any, windows: Dataset) -> Iterator[tuple[int, list[int],
             scored.
         windows: With `words` and `begins`, see `tokenize_words`.
     """
-    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-    rows = number_sentences(windows["begins"][:])
+    rows, logits = number_sentences(windows["begins"][:]), get_logits(output.predictions)
     for row, words, scores, labels in zip(rows, windows["words"], logits, output.label_ids, strict=True):
         if words:
             yield row, words, scores[labels != -100]

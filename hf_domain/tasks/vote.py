@@ -18,12 +18,12 @@ import torch
 from datasets import Dataset, DatasetDict
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from hf_domain.checks import check_predictions
 from hf_domain.datastore.analysis import Analyzer, choose_analyzer
 from hf_domain.extras import require
 from hf_domain.tasks.classification import encode_labels
 from hf_domain.tasks.kind import TaskKind
 from hf_domain.tasks.labels import check_values, find_labels, name_multi_hot
+from hf_domain.tasks.outputs import predict_validation
 
 logger = logging.getLogger(__name__)
 
@@ -191,10 +191,7 @@ def set_vote(trainer: Any) -> None:
     if vote is None:
         return
     vote.weight = 0.0  # so that the model is read alone
-    output = trainer.predict(trainer.eval_dataset)
-    check_predictions(output.predictions)
-    logits = output.predictions[0] if isinstance(output.predictions, tuple) else output.predictions
-    vote.choose(logits, np.asarray(output.label_ids), "validation")
+    vote.choose(*predict_validation(trainer), "validation")
     chosen = {"count": vote.count, "weight": vote.weight, "label_column": vote.label_column}
     trainer.model.config.nearest_vote = chosen
     if vote.weight == 0:
