@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +41,10 @@ UNREADABLE = 0.01
 SMALL, PASSES = 50_000_000, 10
 # TAPT needs some batches of text.
 ENOUGH_TOKENS = 32 * 128 * 4
-# Fine-tuning: steps that train a classifier, nearly do, and start to, and the seeds of a plan with enough time.
-STEPS, FEWER_STEPS, FEWEST_STEPS, SEEDS, FEWEST_SEEDS = 1000, 700, 250, 5, 2
-# Examples of a step, and of a quick one: many small steps learn more of rare labels than few large ones, and rare
-# labels must count as much as others to be learned. Validation F1 of ACL-ARC as published, two seeds: 350 steps of 16
-# with balanced labels 49.3, 700 of 8 53.0, and 47.5 without balance.
-BATCH, SMALL_BATCH = 16, 8
-# Quick steps train the upper half of the layers; this share of the seconds of a whole one. On that task, 700 such steps
-# scored 58.0, and 700 whole ones 56.5.
-UPPER_HALF = 0.6
-# Early stopping ends a fine-tuning of `STEPS` after this share, on the average of our runs, and no shorter one.
-USED = 0.85
+# Fine-tuning: the fewest steps that a classifier begins to learn in, and the fewest seeds.
+FEWEST_STEPS, FEWEST_SEEDS = 250, 2
 # Two steps at once, each on a core, do this share of the work of two alone: the cores share caches and memory.
 SHARED = 0.8
-# The longest text of a task in tokens that a plan reads, and a quick one.
-MAX_TOKENS, FEW_TOKENS = 128, 64
 # Share of the time that fine-tuning may take, and seconds of a step beside its work: start, loading, saving.
 FINE_TUNING_SHARE, SECONDS_OF_START = 0.85, 4.0
 # What a quickstart does beside the steps of its plan: measure, write the report, gather the best model.
@@ -86,7 +75,7 @@ class TaskFacts:
     leaked: int
     """Test items whose texts are also training texts."""
 
-    def count_tokens(self, limit: int = MAX_TOKENS) -> float:
+    def count_tokens(self, limit: int = 128) -> float:
         """Return the mean number of tokens of an example that is cut at a limit."""
         return statistics.mean(min(length, limit) for length in self.lengths)
 
@@ -336,37 +325,38 @@ def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
 class Effort:
     """How much a plan fine-tunes."""
 
-    seeds: int = SEEDS
-    steps: int = STEPS
+    seeds: int = 5
+    steps: int = 1000
+    batch: int = 16
+    max_tokens: int = 128
+    """Longer texts are cut."""
+    share: float = 0.85
+    """The work that is done of these steps: on the average of our runs, early stopping ends them then."""
     is_quick: bool = False
-    """Whether steps are small, texts short, labels balanced, and the lower half of the layers is frozen."""
-
-    @property
-    def batch(self) -> int:
-        """The number of examples of a step."""
-        return SMALL_BATCH if self.is_quick else BATCH
-
-    @property
-    def max_tokens(self) -> int:
-        """The length at which texts are cut, unless they need less."""
-        return FEW_TOKENS if self.is_quick else MAX_TOKENS
+    """Whether labels are balanced, and the lower half of the layers is frozen."""
 
     def estimate(self, facts: Facts, rows: Sequence[Recommendation]) -> float:
         """Return the seconds of all fine-tunings, one after the other on one core or GPU."""
-        used = USED * STEPS if self.steps == STEPS else self.steps
-        trained = used * self.batch * (UPPER_HALF if self.is_quick and facts.layers > 1 else 1.0)
         total = 0.0
         for row in rows:
             for task in (task for task in facts.tasks if row.tasks is None or task.name in row.tasks):
+                trained = self.steps * self.batch * self.share
                 read = (trained + (5 * task.test + task.test) / 3) * task.count_tokens(self.max_tokens)
                 total += SECONDS_OF_START + read * facts.seconds_per_token
         return self.seeds * total
 
 
+# What little time changes. Many small steps learn more of rare labels than few large ones, and rare labels must count
+# as much as others to be learned. Validation F1 of ACL-ARC as published, two seeds: 350 steps of 16 with balanced
+# labels 49.3, 700 of 8 53.0, and 47.5 without balance. With a frozen lower half, 700 steps take 0.6 of the time, and
+# scored 58.0 instead of 56.5.
+QUICK: dict[str, Any] = {"steps": 700, "batch": 8, "max_tokens": 64, "share": 0.6, "is_quick": True}
+
+
 def fit(facts: Facts, rows: list[Recommendation], limit: float) -> tuple[Effort, list[str]]:
     """Return the effort that fits into some seconds of one core or GPU, and what was cut; drops rows from the list.
 
-    Cut are, in this order: seeds, the work of a step, steps, rows, seeds, steps again.
+    Cut are, in this order: seeds, the work of a fine-tuning, rows, seeds, steps.
     """
     effort, cuts, dropped = Effort(), list[str](), list[str]()
 
@@ -378,19 +368,19 @@ def fit(facts: Facts, rows: list[Recommendation], limit: float) -> tuple[Effort,
             setattr(effort, name, max(to, getattr(effort, name) - by))
 
     lower("seeds", 3)
-    effort.is_quick = is_too_long()
-    lower("steps", FEWER_STEPS, 50)
+    if is_too_long():
+        effort = replace(effort, **QUICK)
     while is_too_long() and len(rows) > FEWEST_ROWS:
         dropped.append(rows.pop().name)
     lower("seeds", FEWEST_SEEDS)
     lower("steps", FEWEST_STEPS, 50)
     if effort.is_quick:
-        cuts.append(f"what texts have beyond {FEW_TOKENS} tokens, and training of the lower half of the layers")
+        cuts.append(f"what texts have beyond {effort.max_tokens} tokens, and training of the lower half of the layers")
     if dropped:
         cuts.append(f"the rows {', '.join(reversed(dropped))}" if len(dropped) > 1 else f"the row {dropped[0]}")
-    if effort.seeds < SEEDS:
-        cuts.append(f"{SEEDS - effort.seeds} of {SEEDS} seeds")
-    if effort.steps < STEPS:
+    if effort.seeds < Effort.seeds:
+        cuts.append(f"{Effort.seeds - effort.seeds} of {Effort.seeds} seeds")
+    if effort.steps < Effort.steps:
         cuts.append(f"steps of fine-tuning after {effort.steps}, so classifiers may not have learned all they can")
     return effort, cuts
 
@@ -418,7 +408,7 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
     if visible is not None and visible > 1.5:
         cuts.append(f"differences below {visible:.0f} points, which so few seeds and test examples cannot see")
     fine_tuning = {
-        "num_train_epochs": math.ceil(max(3, *(effort.batch * STEPS / task.train for task in facts.tasks))),
+        "num_train_epochs": math.ceil(max(3, *(effort.batch * Effort.steps / task.train for task in facts.tasks))),
         "max_steps": effort.steps,
         "per_device_train_batch_size": effort.batch,
         "early_stopping_patience": 3,

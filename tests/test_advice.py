@@ -10,7 +10,7 @@ from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 import hf_domain
 from hf_domain import advice
-from hf_domain.advice import BATCH, Effort, Facts, TaskFacts, count_pieces, list_rows, make_advice
+from hf_domain.advice import QUICK, Effort, Facts, TaskFacts, count_pieces, list_rows, make_advice
 from hf_domain.comparison.plan import Budget
 from hf_domain.comparison.prepare import load_plan
 
@@ -125,13 +125,11 @@ def test_fine_tuning_is_estimated_by_its_tokens(monkeypatch):
     rows = list_rows(FACTS, False)[:2]
     mean = (20 + 40 + 60 + 80 + 128) / 5
     tested = 6 * 400 / 3
-    expected = 2 * 3 * (0.85 * 1000 * BATCH + tested) * mean * 2e-4
+    expected = 2 * 3 * (0.85 * 1000 * 16 + tested) * mean * 2e-4
     assert Effort(seeds=3).estimate(FACTS, rows) == pytest.approx(expected)
-    expected = 2 * 3 * (700 * BATCH + tested) * mean * 2e-4  # too few steps to stop early
-    assert Effort(seeds=3, steps=700).estimate(FACTS, rows) == pytest.approx(expected)
     few = (20 + 40 + 60 + 64 + 64) / 5
-    expected = 2 * 3 * (0.6 * 0.85 * 1000 * 8 + tested) * few * 2e-4
-    assert Effort(seeds=3, is_quick=True).estimate(FACTS, rows) == pytest.approx(expected)
+    expected = 2 * 3 * (0.6 * 700 * 8 + tested) * few * 2e-4
+    assert Effort(seeds=3, **QUICK).estimate(FACTS, rows) == pytest.approx(expected)
 
 
 def test_texts_that_nobody_can_read_are_named():
