@@ -116,12 +116,18 @@ def load_vote(kind: TaskKind, splits: DatasetDict, config: Any, does_train: bool
 
     Raises:
         ModuleNotFoundError: tantivy is not installed.
-        ValueError: Nothing can choose the weight: there are no validation texts, and the model has no vote.
+        ValueError: There are no texts that vote, or no validation texts, which choose the weight. Or the run does not
+            train a model without a vote.
     """
     args = kind.args
     if not getattr(args, "nearest_vote", False):
         return None
-    if "validation" not in splits and (does_train or not getattr(config, "nearest_vote", None)):
+    if not does_train and not getattr(config, "nearest_vote", None):
+        raise ValueError(
+            "--nearest_vote needs --do_train, or a model that was trained with it, but this run does neither. Add "
+            "--do_train, or leave the flag out."
+        )
+    if does_train and "validation" not in splits:
         raise ValueError(
             "--nearest_vote needs validation texts, which choose its weight, but there are none. Add --validation_file "
             "and --do_eval."

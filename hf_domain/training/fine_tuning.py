@@ -29,12 +29,11 @@ from hf_domain.training.run import (
     finish_run,
     load_tokenizer,
     run_prediction,
-    save_model,
     save_output,
     start_run,
     train_and_evaluate,
 )
-from hf_domain.training.run_folder import MADE, run_in_folder
+from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.task_trainer import (
     FineTuner,
     limit_splits,
@@ -129,7 +128,6 @@ def run_fine_tuning(
         ),
         vote=vote,
     )
-    add_vote(kind, trainer)
     train_and_evaluate(trainer, kind.deciding, model_args.early_stopping_patience, partial(choose_on_validation, kind))
     for split, prefix, output in predict_splits(trainer, inputs.get("test")):
         decoded = kind.decode(output, splits[split], examples[split], model.config)
@@ -165,16 +163,6 @@ def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: Fi
     if (metrics := kind.list_metrics()) is not None:
         check_best_metric(training_args, metrics)
     return splits
-
-
-def add_vote(kind: TaskKind, trainer: FineTuner) -> None:
-    """Choose the vote of a model that was trained without one and is not trained now, and save the model with it."""
-    config: Any = trainer.model.config  # type: ignore[union-attr]
-    if trainer.vote is None or trainer.args.do_train or getattr(config, "nearest_vote", None):
-        return
-    choose_on_validation(kind, trainer)
-    save_model(trainer, replaced=MADE)
-    trainer.has_added_vote = True
 
 
 def choose_on_validation(kind: TaskKind, trainer: FineTuner) -> None:

@@ -358,7 +358,7 @@ def write_card(
 ) -> None:
     """Write the model card, then push the folder in one commit with `--push_to_hub`.
 
-    A run that neither trains nor pushes nor adds a vote gets no card. See `make_run_card` for the arguments.
+    A run that neither trains nor pushes gets no card. See `make_run_card` for the arguments.
     """
     args = trainer.args
     if args.push_to_hub:
@@ -367,8 +367,7 @@ def write_card(
         if trainer.hub_model_id is None:
             trainer.init_hf_repo()
         save_model(trainer)
-    makes_model = args.do_train or args.push_to_hub or getattr(trainer, "has_added_vote", False)
-    if not trainer.is_world_process_zero() or not makes_model:
+    if not trainer.is_world_process_zero() or not (args.do_train or args.push_to_hub):
         return
     card = make_run_card(trainer, task, model_args, data_args, passage_args, documents, command, texts, student)
     write_text(Path(str(args.output_dir), "README.md"), str(card))

@@ -73,7 +73,6 @@ class FineTuner(Trainer):
         if args.num_train_epochs is None:
             args.num_train_epochs = choose_epochs(args, len(options.get("train_dataset") or []), has_schedule(model))
         self.vote, self.measure_loss, compute_metrics = vote, measure_loss, options.get("compute_metrics")
-        self.has_added_vote = False
         if vote is not None and compute_metrics is not None:
             options["compute_metrics"] = lambda output: compute_metrics(
                 EvalPrediction(vote.mix(output.predictions, self.evaluated_split), output.label_ids)
