@@ -172,6 +172,7 @@ IMPORTS = {
     "peft looked for": "import hf_domain, importlib.util; assert importlib.util.find_spec('peft')",
     "adapter": "import hf_domain; from hf_domain import ExBertAdapterConfig",
     "lora": "import hf_domain; from hf_domain.methods.lora import add_lora",
+    "configuration": "import hf_domain.modeling.configuration_varmae",
     "twice": "import hf_domain; from hf_domain.methods.registration import register_on_import; register_on_import()",
     "under the name of the command": "import sys; sys.argv[0] = 'hf-domain.py'; import hf_domain",
 }

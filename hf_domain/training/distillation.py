@@ -305,7 +305,7 @@ def distill(
         examples, _ = load_examples(data_args, model_args, training_args.do_eval, tokenizer)
     check_batch(examples["train"], training_args.train_batch_size * training_args.gradient_accumulation_steps)
     trainer = DistillationTrainer(
-        model=model,  # type: ignore[arg-type]
+        model=model,
         args=training_args,
         train_dataset=examples["train"],
         eval_dataset=examples["validation"] if training_args.do_eval else None,

@@ -190,7 +190,7 @@ def load_splits(
     return splits
 
 
-def locate_example(data_args: DataArguments, split: str, row: int) -> str:
+def locate_example(data_args: Any, split: str, row: int) -> str:
     """Return where an example is: file and line, or split and number for a dataset of the Hub."""
     files = getattr(data_args, f"{split}_file")
     return name_example(split, row) if files is None else locate_row(files, row)
