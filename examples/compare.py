@@ -28,7 +28,7 @@ A short plan has `encoder`, `corpus: corpus.txt`, `tasks: [acl_arc]`, `methods: 
       vote: {tasks: [acl_arc]}        # only for classification
       mine: {recipe: no_adaptation, encoder: my-encoder}  # a checkpoint made elsewhere
     seeds: [1, 2, 3]
-    budget: {tokens: 10000000}        # the same for every method
+    budget: {tokens: 10000000}        # or {minutes: 30}, the same for every method
     pretraining: {per_device_train_batch_size: 32}
     fine_tuning: {learning_rate: 3e-5, num_train_epochs: 4}
 

@@ -28,6 +28,8 @@ DEFAULT_METHODS = (NO_ADAPTATION, BASELINE, "varmae")
 class PlanOptions(TypedDict, total=False):
     """Fields of a plan, see `hf_domain.comparison.plan.Plan`, which a call does not give as arguments."""
 
+    budget: Mapping[str, float]
+    """`{"minutes": 30}`, instead of `num_tokens`."""
     general: str
     seeds: Sequence[int]
     pretraining_seeds: Sequence[int]

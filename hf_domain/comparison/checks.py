@@ -1,5 +1,6 @@
 """Check a plan, its rows, the flags of its steps and its encoders before the first run."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -87,12 +88,7 @@ def _check_encoder(plan: Plan) -> list[str]:
 
 def _check_numbers(plan: Plan) -> list[str]:
     """List the problems of budget, seeds and rates."""
-    problems = []
-    if plan.budget.tokens <= 0:
-        problems.append(f"budget: tokens must be above 0, but is {plan.budget.tokens}. Set a larger one.")
-    trainings = [plan.pretraining, *(row.pretraining for row in plan.methods.values())]
-    if any(flags.get("line_by_line") not in (None, False) for flags in trainings):
-        problems.append("a token budget needs packed blocks, but line_by_line is set. Remove it.")
+    problems = _check_budget(plan)
     lists = {"seeds": plan.seeds, "pretraining_seeds": plan.pretraining_seeds}
     lists |= {f"seeds of {name}": row.seeds for name, row in plan.methods.items() if row.seeds is not None}
     for name, seeds in lists.items():
@@ -109,6 +105,21 @@ def _check_numbers(plan: Plan) -> list[str]:
     given += [row.fine_tuning for row in plan.methods.values()]
     if plan.learning_rates and any("learning_rate" in flags for flags in given):
         problems.append("learning_rate must not be set beside learning_rates, which tries several. Remove one of them.")
+    return problems
+
+
+def _check_budget(plan: Plan) -> list[str]:
+    budget, problems = plan.budget, []
+    trainings = [plan.pretraining, *(row.pretraining for row in plan.methods.values())]
+    if (budget.tokens is None) == (budget.minutes is None):
+        found = "neither" if budget.tokens is None else "both"
+        problems.append(f"budget must have either tokens or minutes, but has {found}. Set one of them.")
+    elif not 0 < (amount := budget.tokens or budget.minutes or 0) < math.inf:
+        problems.append(f"budget must be above 0 and finite, but is {amount}. Set a larger one.")
+    if budget.tokens is not None and any(flags.get("line_by_line") not in (None, False) for flags in trainings):
+        problems.append(
+            "a token budget needs packed blocks, but line_by_line is set. Remove it, or set the budget in minutes."
+        )
     return problems
 
 

@@ -67,10 +67,11 @@ class Row:
 
 @dataclass
 class Budget:
-    """The cost of each row's pre-training, in tokens."""
+    """The cost of each row's pre-training, in tokens or in minutes."""
 
     __pydantic_config__ = STRICT
-    tokens: int
+    tokens: int | None = None
+    minutes: float | None = None
 
 
 @dataclass

@@ -266,7 +266,6 @@ def measure_spread(scores: Mapping[str, float]) -> float:
 def explain(report: Report) -> str:
     """Return how the numbers were made: budget, seeds, and what differs from the usual."""
     budget, plan = report.plan["budget"], report.plan
-    # Earlier versions had budgets in minutes too.
     cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
     seeds, pretrained = len(plan["seeds"]), len(plan["pretraining_seeds"])
     codes = {r.environment.get("code", "unknown")[:8] for r in report.results.values() if r.is_done and r.environment}

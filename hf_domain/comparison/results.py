@@ -22,7 +22,7 @@ WEIGHTS = "*.safetensors"
 # What a comparison makes before its plan.json, and what a folder of published results holds.
 EARLY = {"data", "texts", "locks", "results", "steps"}
 # Kinds of steps in files of earlier versions.
-OLD_KINDS = {"evaluation": "held_out_loss", "tuning": "lr_trial"}
+OLD_KINDS = {"probe": "timing", "evaluation": "held_out_loss", "tuning": "lr_trial"}
 # Fields of steps in these files; this version reads the results of steps that left them empty.
 OLD_FIELDS = {*EMPTY_FIELDS, "rung", "labels"}
 
@@ -41,7 +41,7 @@ class Result:
     environment: dict[str, Any] = field(default_factory=dict)
     max_steps: int | None = None
     tokens: int | None = None
-    """Tokens of pre-training."""
+    """Tokens of pre-training; None for texts read line by line, whose tokens are not counted."""
     trainable_parameters: int | None = None
     checkpoint_bytes: int | None = None
     masked_lm_loss: float | None = None

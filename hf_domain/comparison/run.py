@@ -429,7 +429,7 @@ def run_step(job: Job) -> Result:
     write_json(folder / ATTEMPT, attempt)
     started, result = time.perf_counter(), Result(step, "failed")
     try:
-        step = set_chosen_rate(step, job.needed)
+        step = set_chosen_rate(fit_to_minutes(step, job.plan, job.needed), job.needed)
         write_step_text(step, job.plan, job.output_dir)
         job.execute(step, job.plan, folder)
         seconds += time.perf_counter() - started
@@ -444,11 +444,20 @@ def run_step(job: Job) -> Result:
 
 def write_step_text(step: Step, plan: Plan, output_dir: Path) -> None:
     """Write the text of a task for a step that trains an encoder on it."""
-    if step.task is None or step.kind != "pretraining":
+    if step.task is None or step.kind not in ("pretraining", "timing"):
         return
     task = plan.tasks[step.task]
     file, names = plan.folder / task.get_file("train"), task.options.get("text_column_names")
     write_task_text(task.kind, file, output_dir / "texts" / f"{step.task}.txt", names)
+
+
+def fit_to_minutes(step: Step, plan: Plan, needed: Mapping[str, Result]) -> Step:
+    """Return a step that trains as many steps as the minutes of the budget allow, by the speed that was measured."""
+    if plan.budget.minutes is None or step.kind != "pretraining":
+        return step
+    (timing,) = (result for result in needed.values() if result.step.kind == "timing")
+    per_second = timing.metrics["train_warm_steps_per_second"]
+    return step.change(max_steps=max(1, round(60 * plan.budget.minutes * per_second)))
 
 
 def set_chosen_rate(step: Step, needed: Mapping[str, Result]) -> Step:
@@ -551,7 +560,8 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         output["checkpoint_bytes"] = weights.stat().st_size
     if step.kind == "pretraining":
         output["max_steps"] = int(step.flags["max_steps"])
-        output["tokens"] = count_trained_tokens(step.flags, metrics.get("train_samples"))
+        if step.flags.get("line_by_line") in (None, False):  # lines are as long as they are, nobody counts them
+            output["tokens"] = count_trained_tokens(step.flags, metrics.get("train_samples"))
         output["trainable_parameters"] = metrics["trainable_parameters"]
     if step.kind == "held_out_loss":
         output["masked_lm_loss"] = metrics["eval_loss"]
@@ -565,7 +575,7 @@ def read_output(step: Step, plan: Plan, folder: Path) -> dict[str, Any]:
         output |= {"score": scores.compute(), "floors": floors, "predictions": predictions}
         output["milliseconds_per_text"] = 1000 * metrics["predict_runtime"] / len(scores)  # of QA: a question
     # Which fine-tuned models are kept is known once others have ended.
-    if step.kind in ("lr_trial", "held_out_loss"):
+    if step.kind in ("lr_trial", "timing", "held_out_loss"):
         for file in folder.glob(WEIGHTS):
             file.unlink()
     return output

@@ -26,6 +26,8 @@ from hf_domain.training.run_folder import CHECKPOINT_FILES
 # In the flags of a step, the folder of the comparison: a result is the same in another folder.
 ROOT = "{root}"
 # ----------------------------------------------------------------------------- flags, which a plan may set otherwise
+# Steps of training whose speed is measured, where the budget is a time; the first five are not timed.
+TIMING_STEPS = 20
 # Nothing is kept on the way, and nothing is reported elsewhere.
 TRAINER_OPTIONS: dict[str, Any] = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
 # Masked LM of a real corpus takes hours: a killed one resumes from its last tenth, and a short one has a curve too.
@@ -56,9 +58,9 @@ EVALUATION_FLAGS = {
 # Results of other versions of what computes them are not comparable.
 COMPARED_VERSIONS = ("hf-domain", "transformers", "torch")
 # Fields that steps had in earlier versions, empty in all steps of this one. They stay in the digests, so that ids stay.
-EMPTY_FIELDS = {"budget": None, "train_fraction": None, "fold": None, "minutes": None}
+EMPTY_FIELDS = {"budget": None, "train_fraction": None, "fold": None}
 
-Kind = Literal["vocabulary", "datastore", "pretraining", "held_out_loss", "lr_trial", "fine_tuning"]
+Kind = Literal["vocabulary", "datastore", "timing", "pretraining", "held_out_loss", "lr_trial", "fine_tuning"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Step:
     """Seed of the encoder's pre-training; None without one."""
     metric: str | None = None
     """Metric of a fine-tuning or a trial of one."""
+    minutes: float | None = None
+    """Minutes of a pre-training whose budget is a time."""
     inputs: dict[str, str] = field(default_factory=dict)
     """Digests of the files that it reads and no other step makes, by flag."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -276,8 +280,17 @@ class StepLister:
         if recipe.reads_datastore and self.has_frozen_passages(row, flags):
             flags["passage_cache"] = f"{ROOT}/passages/{name}"
         flags["do_train"] = True
-        step = Step(name, "pretraining", "mlm", flags, needs, row, text, None if text else task)
-        yield step.change(max_steps=count_steps(plan.budget.tokens, flags, name))
+        step = Step(
+            name, "pretraining", "mlm", flags, needs, row, text, None if text else task, minutes=plan.budget.minutes
+        )
+        if plan.budget.tokens is None:
+            timing = replace(step, name=f"{name}-timing", kind="timing", minutes=None).change(
+                max_steps=TIMING_STEPS, save_strategy="no"
+            )
+            yield timing
+            yield replace(step, needs=[*needs, timing.name]).change(max_steps=TIMING_STEPS)
+        else:
+            yield step.change(max_steps=count_steps(plan.budget.tokens, step.flags, step.name))
 
     def expand_vocabulary(self, corpus: str) -> Step:
         """Return the step that expands the vocabulary of the plan's encoder by words of a corpus.

@@ -616,8 +616,7 @@ PLANS = [
     plan("empty", encoder="empty"),
     plan("gpt2", encoder="decoder"),
     *(plan(f"budget|{found}", budget=budget) for budget, found in (
-        ({"tokens": 512, "minutes": 3}, "minutes"),
-        ({"tokens": float("inf")}, "inf"),
+        ({"tokens": None, "minutes": float("nan")}, "nan"),
         ({"tokens": True}, "True"),
         ({"tokens": -5}, "-5"),
         ({"tokens": 5}, "5"),

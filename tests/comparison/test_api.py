@@ -77,7 +77,7 @@ def test_a_dry_run_estimates_the_work_and_runs_nothing(objects, tmp_path):
 def test_the_fields_of_a_plan_are_known():
     """Editors complete each field that the call does not give as an argument."""
     (options,) = typing.get_args(inspect.signature(hf_domain.compare).parameters["plan"].annotation)
-    given = {"encoder", "corpora", "tasks", "methods", "budget", "path"}
+    given = {"encoder", "corpora", "tasks", "methods", "path"}
     assert {*typing.get_type_hints(options)} == {item.name for item in fields(Plan)} - given
 
 

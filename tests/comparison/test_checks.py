@@ -29,7 +29,7 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path, refuse):
     content["methods"]["words"] = {"recipe": "adalm", "encoder": "mine"}
     content["encoder"] = "../encoders/none"
     content["seeds"] = [1, 1]
-    content["budget"] = {"tokens": -1}
+    content["budget"] = {"tokens": 1, "minutes": 1}
     content["pretraining"]["line_by_line"] = True
     (tmp_path / "encoder").mkdir()
     error = refuse()
@@ -52,7 +52,7 @@ def test_all_problems_of_a_plan_are_reported_at_once(content, tmp_path, refuse):
         "a corpus must be a file of .txt",
         "general must be one of the corpora",
         "seeds must be different numbers",
-        "budget: tokens must be above 0, but is -1. Set a larger one",
+        "budget must have either tokens or minutes, but has both",
         "encoder: a model must be a folder or a name on the Hub, but ../encoders/none is neither",
         "methods: far: encoder: there is no folder /far",
         "methods: read: rada needs an encoder with the plan's tokenizer, which cuts the passages, but adalm expands",

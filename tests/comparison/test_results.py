@@ -187,6 +187,15 @@ def test_comparison_behind_a_link(content, tmp_path):
     assert step.list_arguments(find_root(linked, tmp_path / "output"))[-1] == f"output/steps/{step.id}"
 
 
+def test_minutes_belong_to_a_result(content, tmp_path, load):
+    content["budget"], content["methods"] = {"minutes": 0.5}, {"dapt": None}
+    run_comparison(load(), tmp_path / "output", execute=pretend)
+    assert read_json(get_result(tmp_path / "output", "dapt-pets"))["max_steps"] == 60
+    content["budget"] = {"minutes": 30}
+    stale = find_stale(load(), tmp_path / "output")
+    assert "dapt-pets" in stale and "dapt-pets-timing" not in stale
+
+
 def test_results_of_several_machines_make_one_report(plan, tmp_path):
     """A result has the same name wherever it was made; the models stay where they are."""
     plan.keep_models = "none"

@@ -58,7 +58,6 @@ def test_what_is_done_is_not_run_again(plan, tmp_path, ran, note):
     run_comparison(plan, tmp_path / "output", execute=pretend)
     run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == []
-    assert (tmp_path / "output" / "texts" / "animals.txt").read_text().startswith("the cat sat on the mat 0\n")
     get_result(tmp_path / "output", "dapt-animals-seed2").unlink()
     run_comparison(plan, tmp_path / "output", execute=note)
     assert ran == ["dapt-animals-seed2"]
@@ -251,6 +250,14 @@ def test_step_killed_at_its_end_continues_or_starts_over(plan, tmp_path, monkeyp
     assert not list(output_dir.rglob("checkpoint-*"))
 
 
+def test_lines_of_text_are_not_counted_as_full_blocks(content, tmp_path, load):
+    content["methods"] = {"dapt": {"pretraining": {"line_by_line": True}}}
+    content["budget"] = {"minutes": 1}
+    run_comparison(load(), tmp_path / "output", execute=pretend)
+    assert "tokens" not in read_json(get_result(tmp_path / "output", "dapt-pets"))
+    assert "tokens" not in write_report(tmp_path / "output").costs["dapt"]
+
+
 def test_vocabularies_differ_where_their_words_do(tmp_path):
     digests = [digest_vocabulary(save_tiny_bert(tmp_path / name, [name[:3]])) for name in ("cat", "cat-again", "dog")]
     assert digests[0] == digests[1] != digests[2]
@@ -266,6 +273,28 @@ def test_report_marks_results_of_changed_code(plan, tmp_path):
     path.write_text(json.dumps(result))
     write_report(tmp_path / "output")
     assert "without a new version: 01234567, " in (tmp_path / "output" / "report.md").read_text()
+
+
+def test_budget_of_minutes(content, tmp_path, load):
+    content["budget"] = {"minutes": 0.5}
+    content["methods"] = {"dapt": None, "tapt": {"tasks": ["animals"]}}
+    plan = load()
+    trained = {}
+
+    def note(step, plan, folder):
+        trained[step.name] = step.flags.get("max_steps")
+        pretend(step, plan, folder)
+
+    run_comparison(plan, tmp_path / "output", execute=note)
+    assert trained["dapt-pets-timing"] == trained["tapt-animals-timing"] == 20
+    assert trained["tapt-animals"] == 60
+    assert (tmp_path / "output" / "texts" / "animals.txt").read_text().startswith("the cat sat on the mat 0\n")
+    assert trained["dapt-pets"] == 60  # 30 seconds at 2 steps a second
+    path = get_result(tmp_path / "output", "dapt-pets")
+    result = read_json(path)
+    assert result["tokens"] == 60 * 4 * 16
+    write_report(tmp_path / "output")
+    assert "the same budget: 0.5 minutes." in (tmp_path / "output" / "report.md").read_text()
 
 
 def test_learning_rates_are_chosen_on_validation(content, tmp_path, load):

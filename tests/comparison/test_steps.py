@@ -202,11 +202,17 @@ def test_vocabulary_is_expanded_once_along_a_chain(content, list_by_name):
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "limit"),
-    [({}, 1000), ({"size": 500}, None), ({"training_tokens": 70}, 70), ({"training_tokens": None}, None)],
+    "budget, vocabulary, limit",
+    [
+        ({"tokens": 1000}, {}, 1000),
+        ({"minutes": 1}, {}, None),
+        ({"tokens": 1000}, {"size": 500}, None),
+        ({"tokens": 1000}, {"training_tokens": 70}, 70),
+        ({"tokens": 1000}, {"training_tokens": None}, None),
+    ],
 )
-def test_vocabulary_holds_what_the_budget_shows_often_enough(content, tmp_path, vocabulary, limit, load):
-    content |= {"methods": {"adalm": None}, "vocabulary": vocabulary}
+def test_vocabulary_holds_what_the_budget_shows_often_enough(content, tmp_path, budget, vocabulary, limit, load):
+    content |= {"methods": {"adalm": None}, "budget": budget, "vocabulary": vocabulary}
     step = name_steps(load(), tmp_path / "plan")[0]
     assert (step.kind, step.flags.get("training_tokens")) == ("vocabulary", limit)
     check_step_flags([step])

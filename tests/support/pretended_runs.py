@@ -63,7 +63,7 @@ def write_plan(content, folder):
 def pretend(step, plan, folder):
     """Leave what the script of a step would leave; the same for the same step."""
     numbers = random.Random(step.name)
-    metrics = {"predict_runtime": 0.5, "trainable_parameters": 7}
+    metrics = {"train_warm_steps_per_second": 2.0, "predict_runtime": 0.5, "trainable_parameters": 7}
     metrics["eval_loss"] = numbers.random()
     (folder / METRICS).write_text(json.dumps(metrics))
     (folder / "model.safetensors").write_bytes(b"weights")
