@@ -216,8 +216,9 @@ def make_run_card(
     model_args: Any,
     data_args: Any,
     passage_args: Any,
-    documents: int | None,
-    command: str | None = None,
+    *,
+    command: str | None,
+    documents: int | None = None,
     texts: Dataset | None = None,
     student: str = "",
 ) -> ModelCard:

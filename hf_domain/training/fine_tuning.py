@@ -26,12 +26,12 @@ from hf_domain.training.arguments import (
 )
 from hf_domain.training.memory_reader import load_memory_reader
 from hf_domain.training.run import (
-    finish_run,
     load_tokenizer,
     run_prediction,
     save_output,
     start_run,
     train_and_evaluate,
+    write_card,
 )
 from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.task_trainer import (
@@ -133,7 +133,7 @@ def run_fine_tuning(
         decoded = kind.decode(output, splits[split], examples[split], model.config)
         for name, text in kind.list_files(decoded, prefix).items():
             save_output(trainer, name, text)
-    finish_run(trainer, kind.pipeline_tag, model_args, data_args, passage_args)
+    write_card(trainer, kind.pipeline_tag, model_args, data_args, passage_args)
     return trainer
 
 

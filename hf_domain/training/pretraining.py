@@ -44,7 +44,7 @@ from hf_domain.training.out_of_memory import fit_to_memory
 from hf_domain.training.overrides import load_config
 from hf_domain.training.padding_free import remove_padding, separate_documents
 from hf_domain.training.pretraining_arguments import PretrainingArguments, check_options
-from hf_domain.training.run import finish_run, limit_length, load_tokenizer, run_training
+from hf_domain.training.run import limit_length, load_tokenizer, run_training, write_card
 from hf_domain.training.sentence_modules import keep_sentence_modules
 from hf_domain.training.terminal import explain_pickles, hide_load_report, report_new_weights
 
@@ -84,10 +84,10 @@ def pretrain(
     trainer, documents = fit_to_memory(train, training_args)
     if training_args.do_train and training_args.should_save:
         keep_sentence_modules(model_args, Path(str(training_args.output_dir)))
-    train_texts = documents["train"] if isinstance(documents, DatasetDict) else None
-    count = None if train_texts is None else len(train_texts)
-    in_memory = None if corpus is None else train_texts
-    finish_run(trainer, "fill-mask", model_args, data_args, passage_args, count, call, in_memory)
+    facts: dict[str, Any] = {}
+    if isinstance(documents, DatasetDict):
+        facts = {"documents": len(documents["train"]), "texts": None if corpus is None else documents["train"]}
+    write_card(trainer, "fill-mask", model_args, data_args, passage_args, call, **facts)
     return trainer
 
 

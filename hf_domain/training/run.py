@@ -320,45 +320,23 @@ def save_output(trainer: Trainer, name: str, text: str) -> None:
         write_text(Path(trainer.args.output_dir, name), text)
 
 
-def finish_run(
-    trainer: Trainer,
-    task: str,
-    model_args: ModelArguments,
-    data_args: Any,
-    passage_args: Any,
-    documents: int | None = None,
-    call: str | None = None,
-    texts: Dataset | None = None,
-) -> None:
-    """Write the card, push with `--push_to_hub`, and log where all is.
-
-    Args:
-        task: Pipeline tag of the Hub.
-        documents: Number of documents of a corpus, if counted.
-        call: A call from Python, for the card; it logs no folder.
-        texts: Documents that were in memory.
-    """
-    write_card(trainer, task, model_args, data_args, passage_args, documents, call, texts)
-    if trainer.is_world_process_zero() and call is None:
-        repository = f", also at {ENDPOINT}/{trainer.hub_model_id}" if trainer.args.push_to_hub else ""
-        what = "Model and card" if trainer.args.do_train else "Results"
-        logger.info(f"{what}: {trainer.args.output_dir}{repository}")
-
-
 def write_card(
     trainer: Trainer,
     task: str,
     model_args: ModelArguments,
     data_args: Any,
     passage_args: Any = None,
-    documents: int | None = None,
-    command: str | None = None,
-    texts: Dataset | None = None,
-    student: str = "",
+    call: str | None = None,
+    **facts: Any,
 ) -> None:
-    """Write the model card, then push the folder in one commit with `--push_to_hub`.
+    """Write the model card, push the folder in one commit with `--push_to_hub`, and log where all is.
 
-    A run that neither trains nor pushes gets no card. See `make_run_card` for the arguments.
+    A run that neither trains nor pushes gets no card.
+
+    Args:
+        task: Pipeline tag of the Hub.
+        call: A call from Python, for the card; it logs no folder.
+        facts: Further arguments of `make_run_card`.
     """
     args = trainer.args
     if args.push_to_hub:
@@ -367,13 +345,17 @@ def write_card(
         if trainer.hub_model_id is None:
             trainer.init_hf_repo()
         save_model(trainer)
-    if not trainer.is_world_process_zero() or not (args.do_train or args.push_to_hub):
+    if not trainer.is_world_process_zero():
         return
-    card = make_run_card(trainer, task, model_args, data_args, passage_args, documents, command, texts, student)
-    write_text(Path(str(args.output_dir), "README.md"), str(card))
+    if args.do_train or args.push_to_hub:
+        card = make_run_card(trainer, task, model_args, data_args, passage_args, command=call, **facts)
+        write_text(Path(str(args.output_dir), "README.md"), str(card))
     if args.push_to_hub:
         trainer._finish_current_push()
         push_run(trainer, model_args.model_name_or_path)
+    if call is None:
+        repository = f", also at {ENDPOINT}/{trainer.hub_model_id}" if args.push_to_hub else ""
+        logger.info(f"{'Model and card' if args.do_train else 'Results'}: {args.output_dir}{repository}")
 
 
 def push_run(trainer: Trainer, name: str) -> None:
