@@ -223,18 +223,9 @@ def list_next_commands(report: Report) -> list[str]:
 
 
 def describe_missing(report: Report) -> str:
-    """Say which results are still missing: the answer may change."""
-    if not (missing := report.missing):
-        return ""
-    titles, scores = report.titles, report.scores
-    empty = [row for row in missing if not any(scores[row].values())]
-    parts = [f"{len(empty)} of {len(report.plan['methods'])} rows"] if empty else []
-    started = {row: tasks for row, tasks in missing.items() if row not in empty}
-    shared = [task for task in report.plan["tasks"] if started and all(task in tasks for tasks in started.values())]
-    parts += [f"the task {task}" for task in shared if len(started) > 1]
-    rest = {row: [t for t in tasks if len(started) < 2 or t not in shared] for row, tasks in started.items()}
-    parts += [f"{titles[row]} on {', '.join(tasks)}" for row, tasks in rest.items() if tasks]
-    return f"This comparison is not finished: results are missing for {'; '.join(parts)}. The answer may change."
+    """Say which rows still lack results: the answer may change."""
+    rows = ", ".join(report.titles[row] for row in report.missing)
+    return f"This comparison is not finished: results are missing for {rows}. The answer may change." if rows else ""
 
 
 def list_unlearned(report: Report) -> str:

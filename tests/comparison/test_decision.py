@@ -163,7 +163,7 @@ def test_an_unfinished_comparison_says_so_first(answer, tmp_path):
         file.unlink()
     report = write_report(tmp_path / "plan")
     _, first, second, *_ = (tmp_path / "plan" / "report.md").read_text().split("\n\n")
-    missing = "results are missing for 1 of 5 rows; VarMAE on c. The answer may change."
+    missing = "results are missing for VarMAE, G-MAP after DAPT. The answer may change."
     assert first == f"**This comparison is not finished: {missing}**" and second.startswith("Use VarMAE: ")
     text = (tmp_path / "plan" / "report.md").read_text()
     assert "| G-MAP" not in text
