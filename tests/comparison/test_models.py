@@ -3,9 +3,8 @@
 import shutil
 
 import pytest
-from pretended_runs import get_address, pretend, run_comparison, write_plan
+from pretended_runs import get_address, pretend, run_comparison
 
-from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import find_best_runs
 from hf_domain.safe_io import read_json, write_json
@@ -93,8 +92,3 @@ def test_encoder_is_not_trained_again_for_a_model(content, tmp_path, ran, note, 
     shutil.rmtree(tmp_path / "plan" / "steps")
     run_comparison(load(), tmp_path / "plan", note)
     assert ran == []
-
-
-def test_unknown_choice_is_refused(content, tmp_path):
-    with pytest.raises(ValueError, match="keep_models must be 'best', 'all' or 'none', but is 'some'"):
-        load_plan(write_plan(content | {"keep_models": "some"}, tmp_path))
