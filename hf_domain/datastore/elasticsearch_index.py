@@ -223,24 +223,20 @@ def _read_meta(client: Any, name: str) -> dict[str, Any]:
 
 
 def _send(client: Any, name: str, texts: dict[int, str]) -> None:
-    """Index passages; send those again that an overloaded server refused."""
+    """Index passages; send all again if an overloaded server refused some, which replaces equal ones."""
     helpers = importlib.import_module(f"{type(client).__module__.partition('.')[0]}.helpers")
     options = {"chunk_size": 1000, "max_chunk_bytes": 10 << 20, "raise_on_error": False}
-    waiting = dict(texts)
 
     def send() -> None:
-        actions = ({"_index": name, "_id": str(number), "id": number, "text": text} for number, text in waiting.items())
-        sent = list(helpers.streaming_bulk(client, actions, **options))
+        actions = ({"_index": name, "_id": str(number), "id": number, "text": text} for number, text in texts.items())
+        sent = helpers.streaming_bulk(client, actions, **options)
         items = [details for ok, item in sent if not ok for details in item.values()]
         if refused := [item for item in items if item["status"] not in OVERLOADED]:
             raise ValueError(
                 f"the server must accept every passage, but refuses {len(refused)}, the first with "
                 f"{refused[0]['error']}."
             )
-        failed = {int(item["_id"]) for item in items}
-        for number in [number for number in waiting if number not in failed]:
-            del waiting[number]
-        if failed:
+        if items:
             raise ServerBusyError(
                 f"the server refused passages for {PATIENCE} s: {items[0]['error']}. Run the build again later; it "
                 "continues."
