@@ -38,8 +38,10 @@ PROGRAM = "onnx/model.onnx"
 # Everything in a folder that was made from an exported model, such as a program in int8.
 PROGRAMS = ("onnx/model*.onnx", "onnx/model*.onnx_data")
 # Fields of a configuration that name the labels, and that decide what is predicted from the outputs.
-FIELDS = ("id2label", "label2id", "problem_type")
-FIELDS += ("label_thresholds", "version_2_with_negative", "null_score_diff_threshold")
+FIELDS = (
+    *("id2label", "label2id", "problem_type"),
+    *("label_thresholds", "version_2_with_negative", "null_score_diff_threshold"),
+)
 # The end of an architecture's name, by head.
 HEADS = {
     "encoder": "Model",
