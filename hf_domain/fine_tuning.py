@@ -172,7 +172,8 @@ def fine_tune(
             trainer = run_fine_tuning(kind, model_args, data_args, passage_args, training_args)
     trained = trainer.accelerator.unwrap_model(trainer.model).eval()
     trained.name_or_path = str(folder)  # where `predict` finds its tokenizer
-    return FineTuned(trained, trainer.processing_class, read_json(folder / METRICS))
+    used: Any = trainer.processing_class
+    return FineTuned(trained, used, read_json(folder / METRICS))
 
 
 @contextmanager

@@ -28,9 +28,9 @@ class Similarity:
         """Return sentence-transformers' evaluator, which puts a name before its metrics."""
         from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-        return EmbeddingSimilarityEvaluator(
-            *self.read(rows).values(), batch_size=batch_size, main_similarity="cosine", name=name
-        )
+        first, second, scores = self.read(rows).values()
+        options: dict[str, Any] = {"main_similarity": "cosine", "batch_size": batch_size, "name": name}
+        return EmbeddingSimilarityEvaluator(first, second, scores, **options)
 
     def make_pairs(self, rows: Dataset) -> Dataset:
         """Return the pairs to train on, with a `score`."""
@@ -49,9 +49,9 @@ class Similarity:
 class Search:
     """Queries, and the passages of a corpus that answer them; a row judges a passage for a query."""
 
-    passages: dict[str, str]
+    passages: dict[str, Any]
     """Texts by id."""
-    queries: dict[str, str]
+    queries: dict[str, Any]
     """The same."""
     deciding = "cosine_ndcg@10"
 

@@ -280,10 +280,11 @@ def tokenize_words(
     for (row, start, _), own, ids in zip(parts, chain.from_iterable(shown), word_ids, strict=True):
         token_labels, scored, previous = [], [], None
         for word in ids:
-            is_scored = word is not None and word != previous and start + word in own
-            token_labels.append(labels[row][start + word] if is_scored else -100)
-            if is_scored:
+            label = -100
+            if word is not None and word != previous and start + word in own:
+                label = labels[row][start + word]
                 scored.append(start + word)
+            token_labels.append(label)
             previous = word
         encodings["labels"].append(token_labels)
         encodings["words"].append(scored)

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -124,7 +124,7 @@ def load_task(args: SentenceArguments, training_args: TrainingArguments) -> tupl
         raise ValueError(f"the split {lacking[0]} must have a file. Give --{lacking[0]}_file.")
     check_held_out(files.get("train"), {f"{split}_file": file for split, file in files.items() if split != "train"})
     splits = DatasetDict({split: load_files(file) for split, file in files.items()})
-    locate = partial(locate_example, args)
+    locate = partial(locate_example, cast(Any, args))
     if "query-id" in next(iter(splits.values())).column_names:
         if not (args.corpus_file and args.queries_file):
             raise ValueError("a table of judgments needs its texts. Give --corpus_file and --queries_file.")
