@@ -213,10 +213,16 @@ def describe_runner_up(report: Report, bets: list[Bet], reference: str) -> str:
 
 
 def list_next_commands(report: Report) -> list[str]:
-    """Return the command that uses the best model."""
+    """Return the commands that use and publish the best model; that of the first task."""
     if not report.models:
         return []
-    return ["Predict with the model that is best on validation:", f"hf-domain predict {report.plan['root']} new.jsonl"]
+    root, task = report.plan["root"], next(name for name in report.plan["tasks"] if name in report.models)
+    return [
+        "Predict with the model that is best on validation:",
+        f"hf-domain predict {root} new.jsonl",
+        "Publish it:",
+        f"hf-domain publish --comparison {root} --task {task} --repo_id you/{task}",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------ limits

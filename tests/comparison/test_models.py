@@ -35,6 +35,7 @@ def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_pa
     write_report(output_dir)
     head = (output_dir / "report.md").read_text().partition("## ")[0]
     assert "\nhf-domain predict plan new.jsonl\n" in head
+    assert "\nhf-domain publish --comparison plan --task animals --repo_id you/animals\n" in head
 
 
 def test_runs_that_score_alike_have_one_best_in_whatever_order_they_end(content, tmp_path, load):
