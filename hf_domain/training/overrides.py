@@ -5,7 +5,7 @@ import re
 from dataclasses import fields
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from huggingface_hub.dataclasses import type_validator
 from transformers import CONFIG_MAPPING, AutoConfig
 
 from hf_domain.methods import METHODS
@@ -82,8 +82,9 @@ def check_types(overrides: dict[str, Any], config_class: Any) -> None:
     for name, value in overrides.items():
         if name not in types:
             continue
-        try:  # strict: True is no number, and 1 is a float
-            TypeAdapter(types[name], config={"arbitrary_types_allowed": True}).validate_python(value, strict=True)
-        except ValidationError:
+        is_whole = type(value) is int and types[name] in (float, float | None)
+        try:
+            type_validator(name, float(value) if is_whole else value, types[name])
+        except TypeError:
             kind = getattr(types[name], "__name__", types[name])
             raise ValueError(f"--config_overrides: {name} must have the type {kind}, but is {value!r}") from None
