@@ -26,7 +26,6 @@ ARGUMENTS = {
     "steps": "--tiny",
     "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8 "
     "--timed_samples 2",
-    "vocabulary": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --max_size 150 --workers 1",
 }
 
 

@@ -1,16 +1,14 @@
-"""The demo and the script that makes its data, on data made here."""
+"""The demo, on data made here."""
 
-import gzip
 import json
 import sys
 from pathlib import Path
 
-import make_quickstart_data
 import pytest
 from script_runs import write_jsonl
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
-from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForMaskedLM
+from transformers import AutoModelForMaskedLM
 
 from hf_domain import advice
 from hf_domain.data.files import SPLITS
@@ -154,65 +152,3 @@ def test_every_kind_of_task_ends_in_a_report(monkeypatch, inputs, capfd, kind):
     report = json.loads((inputs / "output" / "plan" / "report.json").read_text())
     assert report["failed"] == {} and {"no_adaptation", "dapt", "varmae"} <= {*report["scores"]}
     assert "minutes in total" in capfd.readouterr().out
-
-
-def run_make(monkeypatch, **options):
-    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-    monkeypatch.setattr(sys, "argv", ["make_quickstart_data.py", *arguments])
-    make_quickstart_data.main()
-
-
-def test_encoder_is_cut_out_and_trained(monkeypatch, tmp_path):
-    tokenizer = make_bert_tokenizer()
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=192,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        intermediate_size=300,
-        max_position_embeddings=64,
-    )
-    BertForMaskedLM(config).save_pretrained(tmp_path / "large")
-    tokenizer.save_pretrained(tmp_path / "large")
-    (tmp_path / "text.txt").write_text("\n".join([" ".join(SENTENCES)] * 80), encoding="utf-8")
-    sizes = {"vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "max_seq_length": 24, "max_steps": 2}
-    run_make(
-        monkeypatch,
-        part="encoder",
-        source=tmp_path / "large",
-        text=tmp_path / "text.txt",
-        output_dir=tmp_path / "small",
-        per_device_train_batch_size=4,
-        **sizes,
-    )
-    small = AutoModelForMaskedLM.from_pretrained(tmp_path / "small")
-    assert (small.config.hidden_size, small.config.num_hidden_layers, small.config.num_attention_heads) == (64, 2, 2)
-    assert small.config.hidden_dropout_prob == 0.1
-    pieces = AutoTokenizer.from_pretrained(tmp_path / "small")
-    assert len(pieces) == small.config.vocab_size == 100
-    assert pieces.convert_tokens_to_ids("[MASK]") == pieces.mask_token_id
-
-
-def test_an_encoder_cut_to_its_own_size_is_the_same():
-    tokenizer = make_bert_tokenizer()
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
-    config = BertConfig(vocab_size=len(tokenizer), **sizes)
-    source = BertForMaskedLM(config).eval()
-    sample = tokenizer(SENTENCES * 20, padding=True, truncation=True, max_length=32, return_tensors="pt")
-    same = make_quickstart_data.cut_out_encoder(source, sample, list(range(len(tokenizer))), config)
-    difference = source(**sample).logits - same(**sample).logits
-    assert difference[sample["attention_mask"].bool()].abs().max() < 1e-3
-
-
-def test_corpus_keeps_its_years(monkeypatch, tmp_path):
-    documents = [
-        "We describe our system for SemEval-2019 Task 3.",
-        "We describe our system for SemEval-2010 Task 8.",
-        "The shared task of 2021 had nine teams.",
-        "A parser of English.",
-        "WMT 2018 and, long before, ACL 2008.",
-    ]
-    (tmp_path / "text.txt").write_text("\n".join(documents))
-    run_make(monkeypatch, part="corpus", text=tmp_path / "text.txt", output_dir=tmp_path)
-    with gzip.open(tmp_path / "corpus.txt.gz", "rt") as file:
-        assert file.read().splitlines() == [documents[0], documents[2]]
