@@ -26,7 +26,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bar
 CODE = re.compile(r"\+|0\d|\d+[eE]\d")
 QUOTE_IT = 'Put cells that contain {} into quotes ("), or write the file again with a CSV library.'
 DOUBLE_IT = "Delete the quote, or write the file again with a CSV library, which writes a quote of a text twice."
-# Lines inside a cell that hold a known value of a column are probably rows of their own. Long cells are texts.
+# A cell of a header that recurs in its column, or is a number, is probably the first example. Long cells are texts.
 LONGEST_VALUE, MOST_VALUES = 40, 1000
 
 
@@ -160,7 +160,7 @@ def _check_cells(file: str, form: Form) -> Table:
     rows = read_cells(file, form)
     _, header, _ = next(rows)
     kinds: dict[str, set[str]] = {name: set() for name in header}
-    values: list[set[str]] = [set() for _ in header]  # of each column
+    values: list[dict[str, int]] = [{} for _ in header]  # a value of a column -> the line where it first stands
     suspects: list[tuple[tuple[int, int], list[tuple[int, str]]]] = []  # first and last line, and the cells between
     num_rows = 0
     for line, row, lines in rows:
@@ -174,7 +174,7 @@ def _check_cells(file: str, form: Form) -> Table:
             if "text" not in (own := kinds[name]):
                 own.add(_find_kind(cell) if cell else "float")  # pandas makes floats of integers beside empty cells
         if len(lines) == 1:
-            _note_values(values, row)
+            _note_values(values, row, line)
         elif form.quoting != csv.QUOTE_NONE and (inside := _cut_swallowed(lines, form.separator, len(header))):
             suspects.append(((line, line + len(lines) - 1), inside))
     if swallowed := [lines for lines, inside in suspects if any(cell in values[column] for column, cell in inside)]:
@@ -183,13 +183,14 @@ def _check_cells(file: str, form: Form) -> Table:
             f'a quote (") that opens a cell must close at its end, but in {file} one of line {first} closes in line '
             f"{last}, and the lines look like rows of their own. {DOUBLE_IT}"
         )
+    _warn_of_missing_header(file, header, values)
     return Table(form, num_rows, {name for name, own in kinds.items() if "text" in own or own >= {"float", "long"}})
 
 
-def _note_values(values: list[set[str]], row: list[str]) -> None:
+def _note_values(values: list[dict[str, int]], row: list[str], line: int) -> None:
     for own_values, cell in zip(values, row, strict=True):
         if cell.strip() and len(cell) <= LONGEST_VALUE and len(own_values) < MOST_VALUES:
-            own_values.add(cell)
+            own_values.setdefault(cell, line)
 
 
 def _cut_swallowed(lines: list[str], separator: str, num_cells: int) -> list[tuple[int, str]]:
@@ -207,6 +208,18 @@ def _cut_swallowed(lines: list[str], separator: str, num_cells: int) -> list[tup
     for cells in cut[1:-1]:
         inside += [(column, cell) for column, cell in enumerate(cells) if column != opening]
     return inside + [(column, cell) for column, cell in enumerate(cut[-1]) if column < opening]
+
+
+def _warn_of_missing_header(file: str, header: list[str], values: list[dict[str, int]]) -> None:
+    for name, own_values in zip(header, values, strict=True):
+        is_number = name.strip() and _find_kind(name) not in ("text", "bool")
+        if is_number or name in own_values:
+            found = "is a number" if is_number else f"is also a cell of this column, in line {own_values[name]}"
+            logger.warning(
+                f"The first line of {file} is read as its header, but {name!r} {found}. If the line is an example, "
+                "write the names of the columns above it."
+            )
+            return
 
 
 def _find_kind(cell: str) -> str:

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from hf_domain.data.csv_files import SEPARATORS, find_separator
+from hf_domain.data.csv_files import SEPARATORS, check_table, find_separator
 from hf_domain.data.files import load_files, locate_row
 
 # What texts of the web hold: quotes, separators, breaks inside a cell, separators of lines that only Unicode knows.
@@ -134,6 +134,22 @@ def test_files_that_are_written_differently_are_not_mixed(tmp_path):
     files = [write_csv(tmp_path / "a.csv", PLAIN), write_csv(tmp_path / "b.csv", PLAIN, ";")]
     with pytest.raises(ValueError, match=r"must be written alike, but .*a.csv, .*b.csv have commas and semicolons"):
         load_files(files)
+
+
+@pytest.mark.parametrize(
+    ("header", "warning"),
+    [
+        ("good,a", "'a' is also a cell of this column, in line 3"),
+        ("good,1", "'1' is a number"),
+        ("text,label", None),
+        ("text,true", None),
+    ],
+)
+def test_a_missing_header_is_announced(tmp_path, caplog, header, warning):
+    file = tmp_path / "t.csv"
+    file.write_text(f"{header}\nbad,b\nfine,a\n")
+    check_table(str(file))
+    assert (warning in caplog.text) if warning else not caplog.records
 
 
 def test_fewer_rows_than_the_file_has_are_refused(tmp_path, monkeypatch):
