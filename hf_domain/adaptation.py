@@ -15,6 +15,7 @@ from hf_domain.safe_io import lock_folder
 from hf_domain.training.arguments import PretrainerArguments, check_model
 from hf_domain.training.calls import describe_call, name_arguments
 from hf_domain.training.masked_lm_corpus import CorpusArguments
+from hf_domain.training.options import check_names
 from hf_domain.training.pretraining import pretrain
 from hf_domain.training.pretraining_arguments import PretrainingArguments
 from hf_domain.training.recipes import TRAINING_RECIPES, list_defaults, pick_defaults
@@ -85,6 +86,7 @@ def adapt(
         ValueError: The method, the corpus or the encoder cannot be used.
     """
     call = describe_call(adapt, locals())
+    check_names(adapt, training_options, {"max_steps": "num_tokens", "num_train_epochs": "num_tokens"})
     methods = [name for name, row in METHODS.items() if row.build is not None]
     if method not in methods:
         raise ValueError(f"method must be one of {', '.join(methods)}, but is {method}. Choose one of them.")

@@ -244,15 +244,23 @@ def describe_mistake(error: Exception) -> str | None:
 
 
 def describe_lost_model(error: Exception) -> str | None:
-    """Return an error that names a model that transformers looked for on a Hub out of reach; None for other errors."""
+    """Return what a user of commands can do about a model that was not loaded; None for other errors.
+
+    transformers names no model if it reaches no Hub, and advises a Python argument against code of the model's own.
+    """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     names = [frame.f_locals[MODEL_NAME] for frame in frames if MODEL_NAME in frame.f_locals]
-    if not names or "couldn't connect to" not in str(error):
-        return None
-    return (
-        f"a model must be a folder or a name on the Hub, but there is no folder {names[0]}, and the Hub cannot be "
-        "reached. Correct the path, or connect to the Hub."
-    )
+    if names and "couldn't connect to" in str(error):
+        return (
+            f"a model must be a folder or a name on the Hub, but there is no folder {names[0]}, and the Hub cannot be "
+            "reached. Correct the path, or connect to the Hub."
+        )
+    if names and "argument `trust_remote_code=True`" in str(error):
+        name = sys.argv[0].rpartition(" ")[2]
+        may_run = name in COMMANDS and any("--trust_remote_code" in flag["names"] for flag in list_flags(name))
+        advice = "Add --trust_remote_code if you trust it." if may_run else "Use a model that needs none."
+        return f"code of a model runs only if you ask for it, but {names[0]} has code of its own. {advice}"
+    return None
 
 
 def _find_package(error: Exception) -> str:

@@ -21,6 +21,7 @@ from hf_domain.tasks import find_kind
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, check_model
 from hf_domain.training.calls import call, describe_call, name_arguments, use
 from hf_domain.training.fine_tuning import run_fine_tuning
+from hf_domain.training.options import check_names
 from hf_domain.training.run import start_run
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folder import list_made
@@ -118,6 +119,7 @@ def fine_tune(
         ValueError: The task, the model or an option cannot be used.
     """
     shown = describe_call(fine_tune, locals())
+    check_names(fine_tune, training_options, {"epochs": "num_train_epochs"})
     check_license(data_license)
     folder = Path(output_dir)
     if made := list_made(folder):

@@ -2,7 +2,6 @@
 
 import hashlib
 import inspect
-import itertools
 import json
 import math
 import re
@@ -148,12 +147,16 @@ def test_passages_are_read(encoder, tmp_path):
         hf_domain.adapt(encoder, SENTENCES * 40, "rada", output_dir=tmp_path / "other", **OPTIONS)
 
 
-def test_options_that_are_none_are_refused(encoder, tmp_path):
-    for function, given in itertools.product((hf_domain.adapt, hf_domain.fine_tune), ("learning_rat", "do_train")):
-        with pytest.raises(TypeError, match=given):
-            function(encoder, SENTENCES, output_dir=tmp_path / "adapted", **{given: 1})
-    with pytest.raises(TypeError, match="max_steps"):
-        hf_domain.adapt(encoder, SENTENCES, output_dir=tmp_path / "adapted", max_steps=1000)
+def test_unknown_options_name_what_was_meant(encoder, tmp_path):
+    for function in (hf_domain.adapt, hf_domain.fine_tune):
+        for given, meant in (("learning_rat", "learning_rate"), ("warmup_step", "warmup_steps")):
+            with pytest.raises(TypeError, match=f"but is {given}. Did you mean {meant}"):
+                function(encoder, SENTENCES, output_dir=tmp_path / "adapted", **{given: 1})
+        with pytest.raises(TypeError, match=r"per_device_train_batch_size. Did you mean batch_size"):
+            function(encoder, SENTENCES, output_dir=tmp_path / "adapted", per_device_train_batch_size=1)
+    for given in ("budget", "max_steps", "num_train_epochs"):
+        with pytest.raises(TypeError, match=f"option of adapt must be .*, but is {given}. Did you mean num_tokens"):
+            hf_domain.adapt(encoder, SENTENCES, output_dir=tmp_path / "adapted", **{given: 1000})
     assert not (tmp_path / "adapted").exists()
 
 

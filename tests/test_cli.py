@@ -13,7 +13,7 @@ from transformers import AutoConfig
 import hf_domain
 from hf_domain import cli
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.safe_io import read_json
+from hf_domain.safe_io import read_json, write_json
 
 
 def run(monkeypatch, function, command="predict"):
@@ -74,6 +74,16 @@ def test_each_method_is_one_of_its_command():
         cli.check_flags(command, [*needed[: 6 if command == "distill" else 4], "--method", method])
     with pytest.raises(ValueError, match=r"--method: invalid choice: 'gmap'.*'minilm', 'minilmv2'"):
         cli.check_flags("distill", [*needed, "--method", "gmap"])
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"), [("predict", "Add --trust_remote_code"), ("expand_vocab", "needs none")]
+)
+def test_code_of_a_model_is_refused_with_what_the_command_can_do(monkeypatch, tmp_path, command, advice):
+    write_json(tmp_path / "config.json", {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}})
+    (tmp_path / "own.py").write_text("raise SystemExit('it ran')", encoding="utf-8")
+    with pytest.raises(SystemExit, match=f"but {tmp_path} has code of its own.*{advice}"):
+        run(monkeypatch, lambda: AutoConfig.from_pretrained(tmp_path, trust_remote_code=False), command)
 
 
 # --------------------------------------------------------------------------------------------------------------- help

@@ -1,4 +1,4 @@
-"""Turn Python data (files, lists, tables, datasets, functions) into datasets."""
+"""Turn Python data (files, lists, tables, datasets) into datasets."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping

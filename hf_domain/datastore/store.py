@@ -242,9 +242,14 @@ class Datastore:
             The number of deleted passages.
 
         Raises:
-            TypeError: An id of a passage is no whole number, or one of a document no string.
+            TypeError: An id of a passage is no whole number, or the ids of documents are one string, which would be
+                taken letter by letter.
             ValueError: A passage or document does not exist, or another process is writing or has changed the analyzer.
         """
+        if isinstance(document_ids, str):
+            raise TypeError(
+                f"document_ids must be a list of ids, but is the string {document_ids!r}. Put it into a list."
+            )
         numbers, names = {operator.index(number) for number in passage_ids}, {*document_ids}
         with self._write():
             missing: set[Any] = {number for number in numbers if not 0 <= number < self.manifest.num_passages}

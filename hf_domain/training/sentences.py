@@ -105,13 +105,15 @@ def run_sentences(args: SentenceArguments, training_args: FineTunerArguments) ->
 def compare_with_reference(
     args: SentenceArguments, device: Any, evaluators: dict[str, Any], deciding: str, metrics: dict[str, Any]
 ) -> dict[str, float]:
-    """Score the reference on the same data, and say which of the two encoders is better."""
+    """Score the reference on the same data, and say by how much the encoder is better or worse."""
     reference = load_encoder(replace(args, model_name_or_path=str(args.reference_name_or_path)), device)
     scores = {}
     for prefix, evaluator in evaluators.items():
         own, other = metrics[f"{prefix}_{deciding}"], evaluator(reference)[f"{prefix}_{deciding}"]
-        said = "better" if own > other else "worse" if own < other else "no better"
-        logger.info(f"{args.model_name_or_path} is {said} than {args.reference_name_or_path}: {own:.4f}, {other:.4f}")
+        said = "better" if own > other else "worse"
+        logger.info(
+            f"{PLACES[prefix]}: {deciding} {own:.4f}, {abs(own - other):.4f} {said} than {args.reference_name_or_path}"
+        )
         scores[f"{prefix}_reference_{deciding}"] = other
     return scores
 

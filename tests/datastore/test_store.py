@@ -409,7 +409,13 @@ def test_files_of_others_stay(datastore):
 def test_ids_and_queries_of_other_kinds(datastore):
     assert datastore.delete(np.array([1, 2])) == 2 and datastore.delete([np.int64(3)]) == 1
     assert Datastore.load(datastore.folder).manifest.deleted == [1, 2, 3]
-    for ids in ({"passage_ids": [4.0]}, {"passage_ids": 5}, {"passage_ids": ["6"]}, {"document_ids": [12]}):
+    for ids in (
+        {"passage_ids": [4.0]},
+        {"passage_ids": 5},
+        {"passage_ids": ["6"]},
+        {"document_ids": "12"},
+        {"document_ids": [12]},
+    ):
         with pytest.raises(TypeError):
             datastore.delete(**ids)
     assert datastore.manifest.deleted == [1, 2, 3]
