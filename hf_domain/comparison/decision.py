@@ -149,7 +149,7 @@ def choose(report: Report) -> str | None:
 
 
 def decide(report: Report) -> list[str]:
-    """Return the sentences of the decision: the best bet, a cheaper one, and the commands."""
+    """Return the sentences of the decision: the best bet, a cheaper one, what could change it, and the commands."""
     bets, chosen, reference = list_bets(report), choose(report), find_reference(report)
     if chosen is None:
         return []
@@ -163,9 +163,10 @@ def decide(report: Report) -> list[str]:
             f"Use {report.titles[best.row]}: {format_points(best.gain)} points, better than {now} with "
             f"{format_chance(best.chance)} chance; {format_seconds(best.seconds)}."
         )
-        lines = [first, describe_runner_up(report, bets, reference)]
+        lines = [first, describe_runner_up(report, bets, reference), describe_doubt(report, best)]
     elif surest <= 1 - SURE:
         lines = [f"Use {now}: no other row is better with more than {format_chance(surest)} chance."]
+        lines.append(describe_doubt(report, best))
     else:
         more = 2 * len(report.plan["seeds"])
         title = report.titles[best.row]
@@ -175,6 +176,7 @@ def decide(report: Report) -> list[str]:
             f"better than {now} with {format_chance(best.chance)} chance; {format_seconds(best.seconds)}. To decide, "
             "run more seeds:",
             f"hf-domain compare {report.plan['path']} --num_seeds {more}",
+            describe_doubt(report, best),
         ]
     return [*lines, *list_next_commands(report)]
 
@@ -210,6 +212,29 @@ def describe_runner_up(report: Report, bets: list[Bet], reference: str) -> str:
         f"{report.titles[second.row]} is cheaper and within a point: {format_points(second.gain)}, "
         f"{format_chance(second.chance)}; {format_seconds(second.seconds)}."
     )
+
+
+def describe_doubt(report: Report, best: Bet) -> str:
+    """Say what could change the answer, with the time that this took here."""
+    parts, plan = [], report.plan
+    runs = [run.seconds for run in report.runs.values() if run.seconds is not None]
+    if runs:
+        parts.append(f"twice the seeds ({format_seconds(sum(runs))})")
+    # Of a row without a training of its own, such as the vote, these are the seconds of the row it starts from.
+    untrained = [name for name, recipe in RECIPES.items() if recipe.method is None]
+    trained = [
+        own.get("pre-training s", 0.0)
+        for row, own in report.costs.items()
+        if "tokens" in own and plan["methods"][row]["recipe"] not in untrained
+    ]
+    if trained:
+        again = sum(trained) + sum(runs) / len(plan["pretraining_seeds"])
+        parts.append(f"another seed of pre-training ({format_seconds(again)})")
+        parts.append(f"twice the tokens ({format_seconds(2 * sum(trained) + sum(runs))})")
+    error = best.difference.of_examples + best.difference.of_seeds
+    if error and best.difference.of_examples > 0.7 * error:
+        parts.append("above all more test examples or tasks, which make most of the doubt")
+    return f"What could change this: {', '.join(parts)}." if parts else ""
 
 
 def list_next_commands(report: Report) -> list[str]:

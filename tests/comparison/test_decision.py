@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,6 +59,17 @@ def answer(content, tmp_path):
     return answer
 
 
+def test_a_training_counts_once_among_the_costs_of_more():
+    """The rows gmap and vote start from the encoder of the row dapt, and cost no training of their own."""
+    difference = SimpleNamespace(of_examples=0.0, of_seeds=0.0)
+    costs = {row: {"pre-training s": 600.0, "tokens": 8.0} for row in ("dapt", "gmap", "vote")}
+    plan = {"pretraining_seeds": [1], "methods": {row: {"recipe": row} for row in costs}}
+    told = decision.describe_doubt(
+        SimpleNamespace(costs=costs, runs={}, plan=plan), SimpleNamespace(difference=difference)
+    )
+    assert "another seed of pre-training (10 minutes)" in told and "twice the tokens (20 minutes)" in told
+
+
 def test_the_best_bet_comes_first_with_its_chance_and_its_price(answer, tmp_path, monkeypatch, capsys):
     report, (_, first, *rest) = answer(no_adaptation=0.5, general_text=0.5, dapt=0.6, gmap=0.6, varmae=0.85)
     bets = list_bets(report)
@@ -65,6 +77,7 @@ def test_the_best_bet_comes_first_with_its_chance_and_its_price(answer, tmp_path
     told = f"Use VarMAE: {bets[0].gain:+.1f} points, better than the encoder as it is with 99 % chance; 0 seconds."
     assert first == f"**{told}**"
     assert [bet.gain for bet in bets] == sorted([bet.gain for bet in bets], reverse=True)
+    assert any(text.startswith("What could change this: twice the seeds (") for text in rest)
     assert "hf-domain predict plan new.jsonl" in "".join(rest)
     monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "plan.yaml"), "--report_only"])
     compare.main()  # the terminal ends with the same answer
