@@ -50,9 +50,10 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
     for folder in ("one", "many"):
         write_report(tmp_path / folder)
     many = (tmp_path / "many" / "report.md").read_text()
-    assert (tmp_path / "one" / "report.md").read_text() == many.replace(
-        "hf-domain predict many", "hf-domain predict one"
-    )
+    # The commands name the folder.
+    for command in ("predict", "publish --comparison"):
+        many = many.replace(f"hf-domain {command} many", f"hf-domain {command} one")
+    assert (tmp_path / "one" / "report.md").read_text() == many
     with pytest.raises(ValueError, match="at least 1, but is 0"):
         run_comparison(plan, tmp_path / "many", pretend, num_processes=0)
 
