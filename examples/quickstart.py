@@ -19,9 +19,9 @@ import datasets
 import transformers
 
 from hf_domain.advice import advise
-from hf_domain.comparison.decision import answer
+from hf_domain.comparison.decision import answer, list_next_commands
 from hf_domain.comparison.prepare import load_plan, split_table
-from hf_domain.comparison.report import write_report
+from hf_domain.comparison.report import make_markdown, make_tables, write_report
 from hf_domain.comparison.results import find_winner
 from hf_domain.comparison.run import count_workers, run_comparison
 from hf_domain.data.objects import find_file
@@ -88,12 +88,13 @@ def main() -> None:
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")
     minutes = (time.perf_counter() - started) / 60
-    print((folder / "plan" / "report.md").read_text(encoding="utf-8"))
-    print(*answer(report), sep="\n")  # repeated, because a terminal shows the end of a long report
+    report.plan |= {"path": str(plan.path), "root": str(folder / "plan")}  # for commands in the user's folder
+    print(make_markdown(report, make_tables(report), picture=""))
+    commands = list_next_commands(report)
+    # Repeated, because a terminal shows the end of a long report.
+    print(*(line for line in answer(report) if line not in commands), sep="\n")
     print(f"The report: {folder / 'plan' / 'report.html'}")
-    (task,) = plan.tasks
-    print(f"The best model: {find_winner(folder / 'plan')}. Publish it:")
-    print(f"hf-domain publish --comparison {folder / 'plan'} --task {task} --repo_id <user>/<name>")
+    print(f"The best model: {find_winner(folder / 'plan')}", *commands, sep="\n")
     print(f"{minutes:.1f} minutes in total")
 
 

@@ -238,8 +238,13 @@ def describe_doubt(report: Report, best: Bet) -> str:
 
 
 def list_next_commands(report: Report) -> list[str]:
-    """Return the commands that use and publish the best model; that of the first task."""
-    if not report.models:
+    """Return the commands that use and publish the best model, that of the first task; or keep one where none is."""
+    if report.plan["keep_models"] == "none":
+        return [
+            "No model was kept. To train the best one again, set keep_models: best in the plan, and repeat:",
+            f"hf-domain compare {report.plan['path']}",
+        ]
+    if not report.models:  # results of another machine
         return []
     root, task = report.plan["root"], next(name for name in report.plan["tasks"] if name in report.models)
     return [

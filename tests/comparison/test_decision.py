@@ -70,6 +70,12 @@ def test_a_training_counts_once_among_the_costs_of_more():
     assert "another seed of pre-training (10 minutes)" in told and "twice the tokens (20 minutes)" in told
 
 
+def test_without_a_kept_model_the_answer_says_how_to_get_one():
+    report = SimpleNamespace(plan={"keep_models": "none", "path": "plan.yaml"}, models={})
+    sentence, command = decision.list_next_commands(report)
+    assert "set keep_models: best in the plan" in sentence and command == "hf-domain compare plan.yaml"
+
+
 def test_the_best_bet_comes_first_with_its_chance_and_its_price(answer, tmp_path, monkeypatch, capsys):
     report, (_, first, *rest) = answer(no_adaptation=0.5, general_text=0.5, dapt=0.6, gmap=0.6, varmae=0.85)
     bets = list_bets(report)
