@@ -295,6 +295,11 @@ def add_seeds(plan: Plan, num_seeds: int) -> None:
 
 
 def write_plan(content: Mapping[str, Any], path: Path) -> None:
-    """Write a plan into a folder, which is made if it is missing."""
+    """Write a plan into a folder, which is made if it is missing; another plan there is kept as plan.yaml.1, .2, ..."""
+    text = yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False))
+    if path.is_file() and (before := path.read_text(encoding="utf-8")) != text:
+        kept = next(file for n in count(1) if not (file := path.with_name(f"{path.name}.{n}")).exists())
+        write_text(kept, before)
+        logger.warning(f"{path} is another plan now. The earlier one is {kept}.")
+    write_text(path, text)

@@ -3,9 +3,12 @@
 import json
 
 import pytest
-from pretended_runs import pretend, run_comparison, write_plan
+import yaml
+from pretended_runs import pretend, run_comparison
+from pretended_runs import write_plan as write_content
 from script_runs import write_jsonl
 
+from hf_domain.comparison.plan import write_plan
 from hf_domain.comparison.prepare import load_plan
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.steps import list_steps
@@ -51,6 +54,15 @@ def test_a_short_plan_has_the_steps_of_the_long_one(content, short, tmp_path, lo
     content["tasks"] = {"animals": {"folder": "animals", "kind": "classification", "corpus": "domain"}}
     long = load()
     assert list_steps(long, tmp_path / "plan") == list_steps(plan, tmp_path / "plan")
+
+
+def test_another_plan_is_kept_under_a_number(tmp_path, caplog):
+    path = tmp_path / "new" / "plan.yaml"
+    for seeds in ([1], [1], [1, 2], [3]):
+        write_plan({"seeds": seeds}, path)
+    kept = {file.name: yaml.safe_load(file.read_text())["seeds"] for file in path.parent.iterdir()}
+    assert kept == {"plan.yaml.1": [1], "plan.yaml.2": [1, 2], "plan.yaml": [3]}
+    assert [record.message.rpartition(" is ")[2] for record in caplog.records] == [f"{path}.1.", f"{path}.2."]
 
 
 def test_held_out_text_is_split_off_once(short, tmp_path):
@@ -110,4 +122,4 @@ def test_problems_of_a_short_plan(content, tmp_path, changes, message):
     (tmp_path / "words").mkdir()
     write_jsonl(tmp_path / "words" / "train.jsonl", [{"words": ["a"]}])
     with pytest.raises(ValueError, match=message):
-        load_plan(write_plan(content | changes, tmp_path))
+        load_plan(write_content(content | changes, tmp_path))
