@@ -46,6 +46,7 @@ from hf_domain.comparison.results import (
 )
 from hf_domain.comparison.statistics import predict_power
 from hf_domain.comparison.steps import (
+    CACHE_FLAGS,
     Step,
     count_tokens,
     find_root,
@@ -216,8 +217,7 @@ def run_steps(
     ):
         while waiting or running:
             while len(running) < workers.count():
-                unfinished = {step.id for step in (*waiting, *running.values())}
-                if (chosen := next((step for step in waiting if unfinished.isdisjoint(step.needs)), None)) is None:
+                if (chosen := choose_step(waiting, [*running.values()])) is None:
                     break
                 waiting.remove(chosen)
                 needed = {need: by_id[need] for need in chosen.needs}
@@ -234,6 +234,17 @@ def run_steps(
                 if step.kind == "fine_tuning":
                     drop_models(output_dir, results, plan.keep_models)
                 progress.update()
+
+
+def choose_step(waiting: list[Step], running: list[Step]) -> Step | None:
+    """Choose the next step that can run beside others: what it needs is made, and no other fills the same cache."""
+    unfinished = {step.id for step in waiting + running}
+    caches = {step.flags[name] for step in running for name in CACHE_FLAGS if name in step.flags}
+    for step in waiting:
+        own = (step.flags.get(name) for name in CACHE_FLAGS)
+        if unfinished.isdisjoint(step.needs) and caches.isdisjoint(own):
+            return step
+    return None
 
 
 def get_result(future: Future, step: Step) -> Result:
