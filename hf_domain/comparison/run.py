@@ -68,6 +68,8 @@ PRELOADED = [
     "hf_domain.training.task_trainer",
     "sklearn.metrics",  # which a fine-tuning imports when it is scored
 ]
+# Kinds of steps that need no GPU.
+WITHOUT_GPU = ("vocabulary", "datastore")
 # Kinds of steps whose folder others read; of the rest they read the result alone.
 READ_BY_OTHERS = ("vocabulary", "datastore", "pretraining")
 # Exit code of a step on Ctrl-C, which a terminal sends to every process.
@@ -221,8 +223,9 @@ def run_steps(
                     break
                 waiting.remove(chosen)
                 needed = {need: by_id[need] for need in chosen.needs}
+                executor = workers.executor if chosen.kind in WITHOUT_GPU else workers.on_gpu
                 job = Job(chosen, plan, output_dir, execute or workers.run, needed)
-                running[workers.executor.submit(make_result, job)] = chosen
+                running[executor.submit(make_result, job)] = chosen
             progress.set_postfix_str(", ".join(step.name for step in running.values()))
             if not running:  # no worker of the cluster is there yet
                 time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -271,6 +274,8 @@ class Workers:
     """Where steps run: threads that wait for processes of this machine, or the workers of a cluster."""
 
     executor: Executor
+    on_gpu: Executor
+    """For steps that train."""
     count: Callable[[], int]
     """Returns how many steps can run at once."""
     run: Execute
@@ -282,12 +287,16 @@ def open_workers(num_processes: int, dask_scheduler: str | None) -> Iterator[Wor
     """Open what runs the steps; at the end, also at an error, steps that run are stopped."""
     if dask_scheduler is not None:
         with open_client(dask_scheduler) as client:
+            known = client.scheduler_info(n_workers=-1)["workers"].values()
+            has_gpus = any("GPU" in worker["resources"] for worker in known)
             # Results are files: what an earlier comparison computed must not be taken from the scheduler's memory.
-            executor = client.get_executor(pure=False)
+            plain = client.get_executor(pure=False)
+            on_gpu = client.get_executor(pure=False, resources={"GPU": 1}) if has_gpus else plain
             try:
-                yield Workers(executor, lambda: sum(client.nthreads().values()), run_on_cluster)
+                yield Workers(plain, on_gpu, lambda: sum(client.nthreads().values()), run_on_cluster)
             finally:
-                executor.shutdown(wait=False)  # cancels what runs
+                for executor in (plain, on_gpu):
+                    executor.shutdown(wait=False)  # cancels what runs
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
@@ -305,7 +314,7 @@ def open_workers(num_processes: int, dask_scheduler: str | None) -> Iterator[Wor
 
     with ThreadPoolExecutor(num_processes) as pool:
         try:
-            yield Workers(pool, lambda: num_processes, run)
+            yield Workers(pool, pool, lambda: num_processes, run)
         finally:
             stopped.set()
             pool.shutdown(wait=True, cancel_futures=True)

@@ -6,7 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -25,7 +29,7 @@ from script_runs import save_tiny_bert
 from hf_domain.comparison import run as runner
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import read_results
-from hf_domain.comparison.steps import list_steps
+from hf_domain.comparison.steps import CACHE_FLAGS, list_steps
 from hf_domain.safe_io import lock_folder, read_json
 
 SUPPORT = Path(__file__).parent.parent / "support"
@@ -38,6 +42,8 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
     def watch(step, plan, folder):
         nonlocal most
         assert {need[:-9] for need in step.needs} <= finished
+        caches = [other.flags[name] for other in running.values() for name in CACHE_FLAGS if name in other.flags]
+        assert not set(caches) & {step.flags.get(name) for name in CACHE_FLAGS}
         running[step.name] = step
         most = max(most, len(running))
         time.sleep(0.01)
@@ -56,6 +62,60 @@ def test_steps_at_once_make_the_same_report(plan, tmp_path):
     assert (tmp_path / "one" / "report.md").read_text() == many
     with pytest.raises(ValueError, match="at least 1, but is 0"):
         run_comparison(plan, tmp_path / "many", pretend, num_processes=0)
+
+
+def test_steps_that_fill_one_cache_run_one_after_the_other(content, tmp_path, load):
+    content["methods"] = {"dapt": None, "gmap": {"after": "dapt"}}
+    running, most, lock, together = Counter(), Counter(), threading.Lock(), threading.Event()
+
+    def watch(step, plan, folder):
+        cache = step.flags.get("memory_cache")
+        with lock:
+            running[cache] += 1
+            most[cache] = max(most[cache], running[cache])
+        if running[None] == 3:
+            together.set()
+        if cache is None and step.kind == "fine_tuning":
+            together.wait(20)  # a busy machine starts the second and the third late
+        time.sleep(0.05)
+        with lock:
+            running[cache] -= 1
+        pretend(step, plan, folder)
+
+    run_comparison(load(), tmp_path / "output", watch, num_processes=3)
+    assert most.pop(None) == 3
+    assert len(most) == 2 and set(most.values()) == {1}
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_steps_that_train_or_predict_wait_for_a_gpu_of_the_cluster(content, tmp_path, load, monkeypatch, has_gpu):
+    """Vocabularies and datastores need none; without any GPU, every worker takes every step."""
+    content["methods"] = {"dapt": None, "adalm": None, "rada": None}
+    kinds, workers = (
+        defaultdict(set),
+        {"plain": {"resources": {}}, "other": {"resources": {"GPU": 1} if has_gpu else {}}},
+    )
+
+    class Cluster(ThreadPoolExecutor):
+        def __init__(self, pure, resources=None):
+            super().__init__(1)
+            self.resources = resources
+
+        def submit(self, function, job):
+            kinds[bool(self.resources)].add(job.step.kind)
+            return super().submit(function, job)
+
+    client = SimpleNamespace(
+        scheduler_info=lambda n_workers: {"workers": workers},
+        nthreads=lambda: dict.fromkeys(workers, 1),
+        get_executor=Cluster,
+    )
+    monkeypatch.setattr(runner, "open_client", lambda address: nullcontext(client))
+    run_comparison(load(), tmp_path / "output", pretend, dask_scheduler="tcp://127.0.0.1:8786")
+    trained = {"pretraining", "held_out_loss", "fine_tuning"}
+    assert kinds == (
+        {True: trained, False: {*runner.WITHOUT_GPU}} if has_gpu else {False: trained | {*runner.WITHOUT_GPU}}
+    )
 
 
 def test_second_comparison_in_a_folder_is_refused(plan, tmp_path):
