@@ -35,7 +35,9 @@ def write_report(output_dir: Path) -> Report:
     """
     require("a report", "matplotlib", "scipy")
     if not (output_dir / "plan.json").is_file() or not (results := read_results(output_dir)):
-        raise FileNotFoundError(f"{output_dir} must contain results, but has none. Run the comparison first.")
+        raise FileNotFoundError(
+            f"{output_dir} must contain results, but has none that this version reads. Run the comparison first."
+        )
     report = read_report(read_plan_file(output_dir), results)
     report = replace(report, models=find_models(output_dir, results))
     picture = draw_gains(report, output_dir / "gains.png")
@@ -149,7 +151,8 @@ SECTIONS = [
         "Scores",
         make_score_table,
         "In percent on the test sets, with half the 95 % interval of the seeds. In parentheses: the difference to "
-        "DAPT. Single tasks show where a mean comes from; they decide nothing.",
+        "DAPT. Single tasks show where a mean comes from; they decide nothing. If you choose rows by these "
+        "scores, those of the next comparison on the same test sets are too good.",
     ),
     Section(
         "Costs",
