@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 # Patterns of the weights of a model.
 WEIGHTS = "*.safetensors"
 # What a comparison makes before its plan.json, and what a folder of published results holds.
-EARLY = {"data", "texts", "locks", "results", "steps"}
+EARLY = {"data", "texts", "locks", "results", "steps", "commands.sh"}  # the last by a dry run of an earlier version
 # Kinds of steps in files of earlier versions.
 OLD_KINDS = {"probe": "timing", "evaluation": "held_out_loss", "tuning": "lr_trial"}
 # Fields of steps in these files; this version reads the results of steps that left them empty.
@@ -111,7 +111,14 @@ def read_result(output_dir: Path, step_id: str) -> Result | None:
     if not file.is_file():
         return None
     try:
-        return Result.from_json(read_json(file), step_id)
+        content = read_json(file)
+        if content["step"].get("fold") is not None:
+            logger.warning(
+                f"{file} is of an earlier version's cross-validation, which this version does not read. Its step runs "
+                "again."
+            )
+            return None
+        return Result.from_json(content, step_id)
     except (AttributeError, KeyError, TypeError, ValueError):
         logger.warning(f"{file} is not a complete result of this version of hf-domain. Its step runs again.")
         return None

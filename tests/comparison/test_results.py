@@ -216,8 +216,12 @@ def test_result_survives_its_file(plan, tmp_path, ran, note, caplog):
     path = get_result(tmp_path / "output", "dapt-pets-on-pets")
     write_json(path, read_json(path) | {"points": 3})
     get_result(tmp_path / "output", "dapt-pets-on-general").write_text(json.dumps({})[:-1])
+    folded = get_result(tmp_path / "output", "dapt-animals-seed1")
+    content = read_json(folded)
+    write_json(folded, content | {"step": content["step"] | {"fold": 1}})
     run_comparison(plan, tmp_path / "output", execute=note)
-    assert sorted(ran) == ["dapt-pets-on-general", "dapt-pets-on-pets"]
+    assert sorted(ran) == ["dapt-animals-seed1", "dapt-pets-on-general", "dapt-pets-on-pets"]
+    assert f"{folded} is of an earlier version's cross-validation" in caplog.text
     assert f"{path} is not a complete result of this version of hf-domain" in caplog.text
     assert read_results(tmp_path / "output") == results
 
@@ -227,6 +231,7 @@ def test_result_survives_its_file(plan, tmp_path, ran, note, caplog):
     [
         ({}, None),
         ({"texts/topics.txt": "", "data/a.jsonl": ""}, None),
+        ({"commands.sh": "", "data/a.jsonl": ""}, None),  # of a dry run of an earlier version
         ({"results/a.json": ""}, None),  # as `publish_results` has them
         ({"plan.json": '{"methods": {}, "steps": {}}', "report.md": "", "notes.txt": ""}, None),
         ({"plan.json": '{"methods": {}}', "results/a.json": ""}, None),  # of an early version
