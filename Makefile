@@ -58,7 +58,7 @@ test-controls: install  ## whether AdaLM, exBERT, RADA and G-MAP learn what they
 
 test-distributed: install  ## every method by two processes, against one, and work on a corpus by a cluster; make test takes a sample
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/training/test_two_processes.py tests/training/test_restarts.py \
-		tests/test_clusters.py tests/examples $(SPREAD) -m distributed
+		tests/test_clusters.py tests/examples tests/modeling/test_varmae.py $(SPREAD) -m distributed
 
 test-families: install  ## every family of transformers with every method, against the table in the documentation: about 10 minutes
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/modeling/test_families.py $(SPREAD) -m families

@@ -286,6 +286,7 @@ def test_script(tmp_path, monkeypatch, tokenizer, capsys):
         run("dancing")
 
 
+@pytest.mark.commands
 @needs_exporters
 @needs_onnx
 def test_int8_as_the_guide_makes_it(tmp_path, monkeypatch, tokenizer):

@@ -48,8 +48,15 @@ def test_a_missing_extra_is_named_with_its_command(package, monkeypatch):
 CORE = Path(__file__).parent / "support" / "core_run.py"
 
 
-def test_every_method_runs_without_any_extra(tmp_path):
-    methods, blocked = [*METHODS, "qa", "ner", "several", "regression"], [*extras.EXTRAS, "seqeval"]
+@pytest.mark.parametrize(
+    "methods",
+    [
+        pytest.param(["dapt", "exbert", "rada", "ner"], id="sample"),
+        pytest.param([*METHODS, "qa", "ner", "several", "regression"], id="all", marks=pytest.mark.commands),
+    ],
+)
+def test_every_method_runs_without_any_extra(tmp_path, methods):
+    blocked = [*extras.EXTRAS, "seqeval"]
     command = [sys.executable, str(CORE), json.dumps(methods), str(tmp_path), json.dumps(blocked)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]

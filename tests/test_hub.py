@@ -130,9 +130,7 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=() if task == "ner" else pytest.mark.commands) for task in TASKS]
-)
+@pytest.mark.parametrize("task", [pytest.param(task, marks=pytest.mark.commands) for task in TASKS])
 def test_card_of_a_task_has_no_template_sentence(hub, tmp_path, task):
     varied = {"classification": "label", "qa": "id"}.get(task, "number")
     rows = [TASKS[task] | {varied: str(number)} for number in range(16)]
@@ -217,6 +215,7 @@ def test_publish_is_one_commit_that_loads_without_the_package(hub, tmp_path, fol
     assert repository.commits[-1][1] == files
 
 
+@pytest.mark.commands
 @pytest.mark.usefixtures("connect")
 def test_nested_methods_load_without_the_package(hub, tmp_path, folder):
     publish(folder, "tester/cats", token=TOKEN)

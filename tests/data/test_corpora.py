@@ -243,20 +243,24 @@ def test_fault_that_only_the_parser_sees_is_reported(tmp_path):
         load_corpus(str(file))
 
 
+PACK = corpora._pack_documents
+
+
+def pack_slowly(texts, **options):
+    """Note each call in a file. As a function of a module it is hashed by name: dill's hash of others needs stdout."""
+    with open(os.environ["CALLS"], "a") as file:
+        file.write("batch\n")
+    time.sleep(0.3)
+    return PACK(texts, **options)
+
+
 def test_a_corpus_is_tokenized_once_for_all_that_begin_together(tmp_path, monkeypatch):
-    calls, pack = tmp_path / "calls", corpora._pack_documents
-
-    def pack_slowly(texts, **options):
-        with calls.open("a") as file:
-            file.write("batch\n")
-        time.sleep(0.3)
-        return pack(texts, **options)
-
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setattr(corpora, "_pack_documents", pack_slowly)
     file = write(tmp_path / "c.txt", SENTENCES * 20)
     with ThreadPoolExecutor() as pool:
         found = [*pool.map(lambda _: tokenize_corpus(str(file), make_bert_tokenizer(), max_seq_length=8), range(3))]
-    assert calls.read_text().splitlines() == ["batch"]
+    assert (tmp_path / "calls").read_text().splitlines() == ["batch"]
     assert found[0]["train"]["input_ids"] == found[2]["train"]["input_ids"]
 
 

@@ -189,6 +189,7 @@ def train_in_a_process(rank, folder):
         torch.save(gradients | dict(model.named_buffers()), folder / "result.pt")
 
 
+@pytest.mark.distributed
 def test_two_processes_are_one(tmp_path, monkeypatch):
     model = make_varmae(dropout=0.0).train()
     batch = make_batch()

@@ -260,6 +260,7 @@ def test_adapter_of_an_encoder_under_a_classifier(family, tmp_path):
         load_under_head(head, tmp_path / "adapter")
 
 
+@pytest.mark.commands
 def test_card_says_how_to_load(tmp_path):
     save_on_named_base(tmp_path)
     card = ModelCard.load(tmp_path / "adapter" / "README.md")

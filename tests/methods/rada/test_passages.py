@@ -75,6 +75,7 @@ def make_texts(topics, names, count):
     return [{"text": f"where {name}", "label": topics[name]} for name in chosen]
 
 
+@pytest.mark.commands
 def test_classification_learns_from_passages_alone(run, topics, tmp_path):
     # The names of the evaluation are new: only the datastore contains their topic.
     splits = {"train": make_texts(topics, NAMES[:25], 300), "validation": make_texts(topics, NAMES[25:], 60)}
