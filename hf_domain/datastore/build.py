@@ -88,6 +88,9 @@ def build_datastore(
         engine=engine,
     )
     if folder.exists():
+        if (folder / LOCK).exists():  # of a build that was killed when its folder had moved
+            with lock_folder(folder):
+                pass
         return _open_built(folder, begun, Analyzer(analyzer), itertools.chain(first, rows), client)
     datastore = _begin(Path(f"{folder}.unfinished"), begun, Analyzer(analyzer), tokenizer)
     datastore.client = client

@@ -2,6 +2,7 @@
 
 import filecmp
 import json
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from hf_domain.data.files import load_files
 from hf_domain.datastore.build import build_datastore
 from hf_domain.datastore.manifest import read_manifest
 from hf_domain.datastore.store import Datastore
-from hf_domain.safe_io import explain_full_disk, write_whole
+from hf_domain.safe_io import explain_full_disk
 
 
 @dataclass
@@ -179,9 +180,11 @@ def hold_out_every_tenth(documents: Any, text_column: str, file: str) -> Any:
         documents.filter(lambda _, number, is_held=is_held: (number % 10 == 9) == is_held, with_indices=True)
         for is_held in (True, False)
     )
-    with explain_full_disk(Path(file).parent), write_whole(file) as unfinished:
-        with unfinished.open("w", encoding="utf-8") as lines:
-            lines.writelines(json.dumps({"text": row[text_column]}, ensure_ascii=False) + "\n" for row in held)
-        if Path(file).exists() and not filecmp.cmp(unfinished, file, shallow=False):
-            raise ValueError(f"--held_out_file must be a new file, but {file} holds something else. Name another.")
+    unfinished = f"{file}.unfinished"  # always the same: a repeated command replaces what a killed one left
+    with explain_full_disk(Path(file).parent), open(unfinished, "w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"text": row[text_column]}, ensure_ascii=False) + "\n" for row in held)
+    if Path(file).exists() and not filecmp.cmp(unfinished, file, shallow=False):
+        os.remove(unfinished)
+        raise ValueError(f"--held_out_file must be a new file, but {file} holds something else. Name another.")
+    os.replace(unfinished, file)
     return others
