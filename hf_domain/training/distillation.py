@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ from hf_domain.training.orders import (
     StrategyStep,
     make_plan,
 )
+from hf_domain.training.out_of_memory import fit_to_memory
 from hf_domain.training.pretraining import train_masked_lm
 from hf_domain.training.pretraining_arguments import PretrainingArguments, check_files, check_options
 from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, write_card
@@ -249,7 +251,7 @@ def continue_pretraining(
 ) -> None:
     """Continue the pre-training of teacher or student on the domain by masked LM."""
     model_args = make_model_args(step, args)
-    trainer, _ = train_masked_lm(model_args, data_args, PassageArguments(), training_args)
+    trainer, _ = fit_to_memory(partial(train_masked_lm, model_args, data_args, PassageArguments()), training_args)
     if step.model == args.model_name_or_path:
         write_card(trainer, "fill-mask", model_args, data_args)
     else:

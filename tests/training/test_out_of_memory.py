@@ -7,6 +7,7 @@ from script_runs import save_tiny_bert
 from tiny_tokenizers import SENTENCES
 
 import hf_domain
+from hf_domain.examples import run_distill
 from hf_domain.training.masked_lm_trainer import MaskedLMTrainer
 
 OPTIONS = {"max_seq_length": 16, "num_tokens": 16 * 8 * 4, "learning_rate": 1e-2, "use_cpu": True, "disable_tqdm": True}
@@ -65,3 +66,16 @@ def test_no_batch_is_left_to_halve(encoder, tmp_path, memory, caplog):
     with pytest.raises(torch.OutOfMemoryError):
         hf_domain.adapt(encoder, SENTENCES * 40, output_dir=tmp_path / "adapted", batch_size=2, **OPTIONS)
     assert "--gradient_checkpointing" in caplog.text
+
+
+def test_masked_lm_of_a_distillation_is_accumulated_too(encoder, tmp_path, memory, monkeypatch, caplog):
+    memory["examples"] = 4
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 20), encoding="utf-8")
+    options = {"model_name_or_path": encoder, "strategy": "from_scratch", "train_file": tmp_path / "corpus.txt"}
+    options |= {"num_hidden_layers": 1, "student_steps": 2, "max_seq_length": 16, "save_strategy": "no"}
+    options |= {"per_device_train_batch_size": 8, "use_cpu": True, "output_dir": tmp_path / "students"}
+    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+    monkeypatch.setattr("sys.argv", ["run_distill.py", *arguments])
+    run_distill.main()
+    assert "batches of 4 and --gradient_accumulation_steps 2" in caplog.text
+    assert list(tmp_path.glob("students/from_scratch/adapted/*.safetensors"))
