@@ -247,9 +247,11 @@ def list_next_commands(report: Report) -> list[str]:
     if not report.models:  # results of another machine
         return []
     root, task = report.plan["root"], next(name for name in report.plan["tasks"] if name in report.models)
+    # The folder of a comparison stands for its model only if it has one.
+    model = root if len(report.models) == 1 else f"{root}/steps/{report.models[task].step.id}"
     return [
         "Predict with the model that is best on validation:",
-        f"hf-domain predict {root} new.jsonl",
+        f"hf-domain predict {model} new.jsonl",
         "Publish it:",
         f"hf-domain publish --comparison {root} --task {task} --repo_id you/{task}",
     ]

@@ -84,7 +84,7 @@ def test_the_best_bet_comes_first_with_its_chance_and_its_price(answer, tmp_path
     assert first == f"**{told}**"
     assert [bet.gain for bet in bets] == sorted([bet.gain for bet in bets], reverse=True)
     assert any(text.startswith("What could change this: twice the seeds (") for text in rest)
-    assert "hf-domain predict plan new.jsonl" in "".join(rest)
+    assert f"hf-domain predict plan/steps/{report.models['a'].step.id} new.jsonl" in "".join(rest)
     monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "plan.yaml"), "--report_only"])
     compare.main()  # the terminal ends with the same answer
     assert told in capsys.readouterr().out.split("The report: ")[1]

@@ -34,7 +34,8 @@ def test_best_model_of_each_task_by_validation_is_kept_and_named(content, tmp_pa
     assert any(result.score != max(r.score for r in results if r.step.task == task) for task, result in best.items())
     write_report(output_dir)
     head = (output_dir / "report.md").read_text().partition("## ")[0]
-    assert "\nhf-domain predict plan new.jsonl\n" in head
+    # The folder of a comparison of two tasks is no model.
+    assert f"\nhf-domain predict plan/steps/{best['animals'].step.id} new.jsonl\n" in head
     assert "\nhf-domain publish --comparison plan --task animals --repo_id you/animals\n" in head
 
 
