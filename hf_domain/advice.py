@@ -151,8 +151,8 @@ class Advice:
     def save(self, folder: str | os.PathLike) -> Path:
         """Write plan.yaml, and rows that no file holds, into a folder; return the plan's path."""
         path = Path(folder, "plan.yaml")
+        write_files(self.files, path.parent)  # before the plan, which names them
         write_plan(self.plan, path)
-        write_files(self.files, path.parent)
         return path
 
 
