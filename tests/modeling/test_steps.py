@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hf_domain import RadaForSequenceClassification
 from hf_domain.methods.lora import add_lora
 from hf_domain.methods.stock_models import decode_labeled_rows_only
-from hf_domain.modeling import heads
+from hf_domain.modeling import heads, layers_exbert
 
 
 def make_dapt(family, **options):
@@ -99,7 +99,7 @@ def count(model, batch):
 # modules beside each layer; a memory is a second encoder without a backward pass, the smaller part of a ModernBERT's.
 MOST = {
     "bert": {"lora": 1.6, "varmae": 1.3, "varmae_15": 1.3, "exbert": 1.6, "gmap": 1.5},
-    "modernbert": {"lora": 1.6, "varmae": 1.3, "varmae_15": 1.3, "exbert": 1.75, "gmap": 1.75},
+    "modernbert": {"lora": 1.6, "varmae": 1.3, "varmae_15": 1.3, "exbert": 1.6, "gmap": 1.65},
 }
 
 
@@ -107,6 +107,8 @@ MOST = {
 def test_a_step_waits_for_nothing_and_issues_few_operations(family, monkeypatch):
     """But what the stock encoder waits for: it looks for padding, as do a memory and the encoder of passages."""
     monkeypatch.setitem(SIZES, "num_hidden_layers", 6)
+    # Only on a CPU does the attention of a side module run again in the backward pass.
+    monkeypatch.setattr(layers_exbert, "checkpoint", lambda function, *inputs, use_reentrant: function(*inputs))
     stock, plain = (count(make(family), make_inputs("dapt", 0)) for make in (make_masked_lm, make_dapt))
     for method, make in MODELS.items():
         counts = count(make(family), make_inputs(method, 0))
