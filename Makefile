@@ -41,6 +41,7 @@ check: install  ## lint, format and types; the types of the built wheel, because
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p hf_domain
 
 test-benchmarks: install  ## every script of benchmarks/ at its smallest size: about 5 minutes on 2 cores
+	$(BIN)/pip install --quiet --constraint constraints.txt model2vec skeletoken
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/test_benchmarks.py -m benchmarks -n $(PROCESSES)
 
 test-browser: install  ## the pages of the explore app and of a report in Chromium, skipped without it: about 3 minutes

@@ -23,6 +23,7 @@ ARGUMENTS = {
     "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16 --runs 2 4",
     "lengths": "--model_name_or_path {encoder} --lengths 24 --kinds ner qa --batch_size 2 --steps 1",
     "p_values": "--trials 2 --sizes 30 40",
+    "static_rival": "--teacher {encoder} --students {encoder} --task {task} --corpus {corpus} --timed_samples 2",
     "steps": "--tiny",
     "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8 "
     "--timed_samples 2",
@@ -59,6 +60,8 @@ def run(name, folder, *arguments):
 @pytest.mark.benchmarks
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_benchmark_runs(name, paths, tmp_path):
+    if name == "static_rival":
+        pytest.importorskip("model2vec")
     run(name, tmp_path, *ARGUMENTS[name].format(**paths).split(), "--output", "result.json")
     assert json.loads((tmp_path / "result.json").read_text())
 
