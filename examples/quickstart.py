@@ -87,15 +87,16 @@ def main() -> None:
     report = write_report(folder / "plan")
     for name, error in report.failed.items():
         raise RuntimeError(f"{name} failed: {error}")
-    minutes = (time.perf_counter() - started) / 60
     report.plan |= {"path": str(plan.path), "root": str(folder / "plan")}  # for commands in the user's folder
     print(make_markdown(report, make_tables(report), picture=""))
     commands = list_next_commands(report)
     # Repeated, because a terminal shows the end of a long report.
     print(*(line for line in answer(report) if line not in commands), sep="\n")
     print(f"The report: {folder / 'plan' / 'report.html'}")
-    print(f"The best model: {find_winner(folder / 'plan')}", *commands, sep="\n")
-    print(f"{minutes:.1f} minutes in total")
+    for task in plan.tasks:  # a plan that was edited may have several
+        print(f"The best model: {find_winner(folder / 'plan', task)}")
+    print(*commands, sep="\n")
+    print(f"{(time.perf_counter() - started) / 60:.1f} minutes in total")
 
 
 if __name__ == "__main__":
