@@ -43,63 +43,6 @@ def save_inputs(tmp_path):
     return batch
 
 
-def test_every_head_from_a_masked_lm_repository(tmp_path):
-    torch.manual_seed(0)
-    model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")).eval()
-    model.save_pretrained(tmp_path / "model")
-    batch = save_inputs(tmp_path)
-    code = """
-import torch, transformers
-from safetensors.torch import load_file, save_file
-batch = load_file("batch.safetensors")
-outputs = {}
-with torch.no_grad():
-    for name in ("", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"):
-        auto = getattr(transformers, "AutoModel" + name)
-        model = auto.from_pretrained("model", trust_remote_code=True).eval()
-        assert "transformers_modules" in type(model).__module__, type(model).__module__
-        outputs[name or "base"] = model(**batch)[0]
-        if name == "ForMaskedLM":
-            model.save_pretrained("again")
-    again = transformers.AutoModelForMaskedLM.from_pretrained("again", trust_remote_code=True)
-    outputs["again"] = again(**batch).logits
-save_file({key: value.contiguous() for key, value in outputs.items()}, "outputs.safetensors")
-"""
-    result = run_without_package(code, tmp_path)
-    assert result.returncode == 0, result.stderr[-2000:]
-    outputs = load_file(tmp_path / "outputs.safetensors")
-    assert torch.equal(outputs["base"], model.model(**batch).last_hidden_state)
-    assert torch.equal(outputs["ForMaskedLM"], model(**batch).logits)
-    assert torch.equal(outputs["again"], model(**batch).logits)
-
-
-def test_code_is_refused_without_trust(tmp_path):
-    VarMAEForMaskedLM.from_backbone(make_masked_lm("bert")).save_pretrained(tmp_path / "model")
-    code = "from transformers import AutoModel; AutoModel.from_pretrained('model', trust_remote_code=False)"
-    result = run_without_package(code, tmp_path)
-    assert result.returncode != 0
-    assert "trust_remote_code" in result.stderr
-
-
-def test_nested_model_without_the_package(tmp_path):
-    inner = VarMAEForMaskedLM.from_backbone(make_masked_lm("roberta"))
-    outer = RadaForMaskedLM.from_backbone(inner).eval()
-    outer.save_pretrained(tmp_path / "model")
-    batch = save_inputs(tmp_path)
-    code = """
-import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM
-model = AutoModelForMaskedLM.from_pretrained("model", trust_remote_code=True).eval()
-assert type(model.model.backbone).__name__ == "VarMAEModel"
-with torch.no_grad():
-    save_file({"logits": model(**load_file("batch.safetensors")).logits}, "outputs.safetensors")
-"""
-    result = run_without_package(code, tmp_path)
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert torch.equal(load_file(tmp_path / "outputs.safetensors")["logits"], outer(**batch).logits)
-
-
 METHODS = ["varmae", "exbert", "gmap", "rada", "exbert gmap", "varmae rada", "rada varmae"]
 
 
