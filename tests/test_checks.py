@@ -106,11 +106,12 @@ def test_the_search_for_a_loss_scale_continues():
             check(scale)
 
 
-def test_a_batch_in_which_nothing_is_masked_has_no_loss():
+@pytest.mark.parametrize("num_items", [None, torch.tensor(0)])
+def test_a_batch_in_which_nothing_is_masked_has_no_loss(num_items):
     """The loss of a short batch without a masked token would be 0 / 0."""
     labels = torch.full((2, 3), -100)
     decode = torch.nn.Linear(4, 5)
-    loss = compute_masked_lm_loss(decode, torch.randn(2, 3, 4), labels, torch.tensor(0))
+    loss = compute_masked_lm_loss(decode, torch.randn(2, 3, 4), labels, num_items)
     assert loss.item() == 0.0
     loss.backward()
     assert decode.weight.grad.eq(0).all()
