@@ -240,17 +240,6 @@ def test_override_of_a_nested_configuration_leaves_the_rest(tmp_path):
         assert (replaced.model_type, replaced.hidden_size, replaced.num_hidden_layers) == ("bert", 48, 12)
 
 
-def test_a_model_of_ours_is_a_backbone(tmp_path):
-    inner = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
-    outer = RadaForMaskedLM.from_backbone(inner)  # without passages it is its backbone
-    batch = make_batch(masked=False)
-    with torch.no_grad():
-        expected = inner(**batch).logits
-        assert torch.equal(outer(**batch).logits, expected)
-        outer.save_pretrained(tmp_path)
-        assert torch.equal(RadaForMaskedLM.from_pretrained(tmp_path)(**batch).logits, expected)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_nested_models_have_one_type(dtype, tmp_path):
     """The configuration of the innermost encoder still names the type in which it was saved."""

@@ -9,10 +9,9 @@ import torch
 from method_models import METHODS, NUM_NEW, VOCABULARY, make_exbert, make_extended_batch
 from safetensors import safe_open
 from tiny_models import VOCAB_SIZE, make_batch, make_config, make_masked_lm
-from tiny_tokenizers import make_bert_tokenizer
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModelForMaskedLM, BertConfig, Trainer, TrainingArguments
+from transformers import AutoModelForMaskedLM, BertConfig
 
 from hf_domain import (
     ExBertConfig,
@@ -22,13 +21,11 @@ from hf_domain import (
     VarMAEForMaskedLM,
 )
 from hf_domain.methods.new_embeddings import apply_delta
-from hf_domain.methods.stock_models import match_tokenizer
 from hf_domain.modeling.backbone import find_encoder
 from hf_domain.modeling.configuration_exbert import EXTENSION_SIZES
 from hf_domain.modeling.layers_exbert import LARGEST_PADDING, check_extension_start, read_extension_vocabulary
 from hf_domain.testing import check_activation_checkpointing, get_changed, train
 from hf_domain.tokenization import VocabularyDelta
-from hf_domain.training.callbacks import log_auxiliary_losses
 
 # ---------------------------------------------------------------------------------------- 1: the equations
 
@@ -406,23 +403,3 @@ def test_hidden_states_are_the_mixed_ones_also_on_a_second_call(family):
     assert torch.equal(hidden_states[1], outputs[0])
     copied = copy.deepcopy(model)
     assert torch.equal(copied(**batch).logits, model(**batch).logits)
-
-
-# ------------------------------------------------------------------------------- beside the stock Trainer
-
-
-def test_what_the_script_puts_beside_the_trainer(tmp_path):
-    model = make_exbert()
-    tokenizer = make_bert_tokenizer()
-    tokenizer.add_tokens([f"new{number}" for number in range(VOCAB_SIZE + NUM_NEW - len(tokenizer))])
-    match_tokenizer(tokenizer, model)
-    tokenizer.add_tokens(["one more"])
-    with pytest.raises(ValueError, match="has 130 rows for 131 entries"):
-        match_tokenizer(tokenizer, model)
-    trainer = Trainer(
-        model,
-        TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True),
-        train_dataset=METHODS["exbert"].make_dataset(),
-    )
-    log_auxiliary_losses(trainer)  # there are none, and no list of them in the configuration
-    assert math.isfinite(trainer.train().training_loss)

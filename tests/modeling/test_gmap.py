@@ -570,17 +570,6 @@ def test_token_types_reach_the_memory():
     assert torch.equal(plain.encode_memory(batch["input_ids"], token_type_ids=types), expected)
 
 
-def test_domain_vocabulary_that_outgrows_the_memory():
-    model = make_gmap()
-    model.resize_token_embeddings(VOCAB_SIZE + 5)
-    assert model.config.memory_tokenizer == "same"
-    assert model(**make_batch(masked=False)).logits.shape[-1] == VOCAB_SIZE + 5
-    assert make_gmap().resize_token_embeddings(VOCAB_SIZE).num_embeddings == VOCAB_SIZE
-    baseline = make_gmap(head=GMapForSequenceClassification, strategy="logits_fusion")
-    baseline.resize_token_embeddings(VOCAB_SIZE + 5)
-    assert baseline(**make_batch(masked=False)).logits.shape == (4, 2)
-
-
 def test_tokenizers_are_compared(general, tmp_path):
     tokenizer = make_bert_tokenizer()
     tokenizer.save_pretrained(general)
@@ -780,18 +769,6 @@ def test_attention_that_would_skip_the_memory():
     model.get_backbone().set_attn_implementation("sdpa")
     with pytest.raises(ValueError, match=r"must use eager attention .* switched to sdpa. Call set_attn"):
         model(**batch)
-
-
-def test_loaded_with_eager_attention(tmp_path):
-    model = make_gmap()
-    model.save_pretrained(tmp_path)
-    assert "memory_sdpa" not in (tmp_path / "config.json").read_text()
-    loaded = GMapForMaskedLM.from_pretrained(tmp_path, attn_implementation="eager")
-    config = loaded.config
-    names = [each._attn_implementation for each in (config, config.backbone_config, loaded.get_backbone().config)]
-    assert names == ["eager"] * 3
-    batch = make_batch(masked=False)
-    torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_what_a_gmap_refuses():

@@ -578,19 +578,6 @@ def test_wrong_option(option, message):
         RadaConfig(**option)
 
 
-def test_resized_vocabulary():
-    batch = make_batch_with_passages(masked=False)
-    batch["input_ids"][0, 0] = batch["passage_input_ids"][0, 0, 0] = 125
-    model = make_rada()
-    model.resize_token_embeddings(130)
-    assert model(**batch).logits.shape[-1] == 130
-    frozen = make_rada(passage_encoder="frozen")
-    table = frozen.resize_token_embeddings(130)
-    copied = frozen.model.passage_backbone.get_input_embeddings()
-    assert torch.equal(copied.weight[120:], table.weight[120:]) and not copied.weight.requires_grad
-    assert frozen(**batch).logits.shape[-1] == 130
-
-
 def test_wrong_passages():
     model = make_rada(head=RadaModel)
     batch = make_batch(masked=False)

@@ -21,9 +21,6 @@ from hf_domain.modeling.layers_varmae import MeanNetwork, compute_kl
 from hf_domain.modeling.modeling_varmae import sample_tokens
 from hf_domain.testing import train
 
-PLAIN = {"residual": True, "batch_norm": False}
-
-
 # ------------------------------------------------------------------------------------ 1: the equations
 
 
@@ -275,16 +272,6 @@ def test_wrong_option(option):
         VarMAEConfig(**option)
 
 
-# -------------------------------------------------------------------------------------------- 2: no-op
-
-
-def test_fresh_residual_module_is_the_encoder(family):
-    stock = make_masked_lm(family)
-    model = VarMAEForMaskedLM.from_backbone(stock, **PLAIN)
-    batch = make_batch(masked=False)
-    assert torch.equal(model(**batch).logits, stock(**batch).logits)
-
-
 # ----------------------------------------------------------- 3, 5: what trains, and with what gradient
 
 
@@ -299,9 +286,6 @@ def test_frozen_encoder_runs_without_graph_and_with_its_own_dropout():
     model = make_varmae(freeze_backbone=False).train()
     model(**batch).loss.backward()
     assert model.get_input_embeddings().weight.grad.abs().sum() > 0
-
-
-# --------------------------------------------------------------------------- 4: saving, loading, heads
 
 
 # ----------------------------------------------------------- 6-8, 10: padding, evaluation, compilation
