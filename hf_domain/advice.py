@@ -25,7 +25,7 @@ from hf_domain.comparison.statistics import find_visible_difference
 from hf_domain.data.corpora import check_length, load_corpus
 from hf_domain.data.objects import Files, Tasks, find_file, place_corpus, place_tasks, write_files
 from hf_domain.data.tables import Rows, Splits
-from hf_domain.extras import is_installed
+from hf_domain.extras import explain_missing
 from hf_domain.methods import METHODS
 from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.tasks.files import find_texts, get_text
@@ -137,6 +137,8 @@ class Advice:
     """Expected duration of the plan here."""
     files: Files = field(default_factory=dict)
     """The rows of objects, by the files that the plan names."""
+    missing: str | None = None
+    """Which rows were left out because a package is not installed, and how to install it."""
 
     def __str__(self) -> str:
         tokens, seeds, fine_tuning = self.plan["budget"]["tokens"], len(self.plan["seeds"]), self.plan["fine_tuning"]
@@ -146,7 +148,8 @@ class Advice:
             f"a row, at most {fine_tuning['max_steps']} fine-tuning steps of "
             f"{fine_tuning['per_device_train_batch_size']} examples, {seeds} seeds."
         )
-        return "\n".join([*lines, *(f"Left out for the time: {cut}." for cut in self.cuts)])
+        lines += [f"Left out for the time: {cut}." for cut in self.cuts]
+        return "\n".join([*lines, f"Left out: {self.missing}"] if self.missing else lines)
 
     def save(self, folder: str | os.PathLike) -> Path:
         """Write plan.yaml, and rows that no file holds, into a folder; return the plan's path."""
@@ -300,7 +303,7 @@ def time_training(model: PreTrainedModel, length: int, batch: int = 8, steps: in
 def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
     """List the rows that the facts speak for, the most important first."""
     voting = [task.name for task in facts.tasks if task.kind in RECIPES["vote"].kinds]
-    has_search, is_small = is_installed("tantivy"), facts.tokens <= SMALL
+    is_small = facts.tokens <= SMALL
     is_broken = facts.broken >= MANY_BROKEN and facts.unknown < UNREADABLE
     text = sum(task.train * task.count_tokens() for task in facts.tasks)
     broken, cost = f"{facts.broken:.0%}", f"{METHODS['varmae'].step_cost:.0%}"
@@ -308,14 +311,14 @@ def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
     candidates = [
         (True, "no_adaptation", "the encoder as it is: does adaptation pay at all?"),
         (True, "dapt", "plain continued masked language modeling on the corpus, the row to beat."),
-        (has_search and voting, "vote", "the nearest training texts vote with a classifier on DAPT's encoder."),
+        (voting, "vote", "the nearest training texts vote with a classifier on DAPT's encoder."),
         (is_small, "varmae", f"the corpus is small, and a step takes {cost} of the time of DAPT's."),
         (text >= ENOUGH_TOKENS, "tapt", "the texts of the tasks are many enough to train on."),
         (is_broken, "adalm", f"{broken} of the words are broken into {PIECES} pieces or more."),
         (has_general, "general_text", "as many steps on general text: what this gains, any training gains."),
         (is_broken and not is_small, "exbert", "many words are broken, and there is enough text for side modules."),
         (has_general, "gmap", "the adapted encoder reads the general one as memory."),
-        (has_search, "rada", "the classifier reads passages of the corpus."),
+        (True, "rada", "the classifier reads passages of the corpus."),
     ]
     tasks = {"vote": voting} if len(voting) < len(facts.tasks) else {}
     return [Recommendation(name, why, tasks.get(name)) for is_apt, name, why in candidates if is_apt]
@@ -393,6 +396,10 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
         seconds: The duration of the plan.
     """
     rows, workers = list_rows(facts, "general" in draft), count_workers()
+    searching = [row for row in rows if RECIPES[row.name].reads_datastore or row.name == "vote"]
+    missing = explain_missing(f"the search of {' and '.join(row.name for row in searching)}", "tantivy")
+    if missing is not None:
+        rows = [row for row in rows if row not in searching]
     at_once = workers * (SHARED if workers > 1 and not torch.cuda.is_available() else 1.0)
     limit = max(0.0, seconds - SECONDS_BESIDE_STEPS) * at_once
     effort, cuts = fit(facts, rows, FINE_TUNING_SHARE * limit)
@@ -423,7 +430,7 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
         "fine_tuning": fine_tuning
         | ({"train_top_layers": facts.layers // 2} if effort.is_quick and facts.layers > 1 else {}),
     }
-    return Advice(facts, rows, cuts, content, spent / at_once + SECONDS_BESIDE_STEPS, files)
+    return Advice(facts, rows, cuts, content, spent / at_once + SECONDS_BESIDE_STEPS, files, missing)
 
 
 def get_options(task: TaskFacts, effort: Effort) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 # Package as Python imports it -> its name on an index, and our extra.
 EXTRAS = {
+    "cloudpickle": ("cloudpickle", "cluster"),
     "dask": ("distributed", "cluster"),
     "distributed": ("distributed", "cluster"),
     "elasticsearch": ("elasticsearch", "servers"),

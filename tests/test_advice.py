@@ -1,6 +1,7 @@
 """What the advice measures, and the plan that it makes of it."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,15 @@ def test_rows_follow_from_the_facts():
     entities = replace(TASK, name="entities", kind="ner")
     tasks = {row.name: row.tasks for row in list_rows(replace(FACTS, tasks=(TASK, entities)), False)}
     assert tasks["vote"] == ["mine"] and tasks["rada"] is None and "vote" not in names(tasks=(entities,))
+
+
+def test_rows_without_their_extra_are_named(monkeypatch):
+    every = advise(minutes=600)
+    assert {"vote", "rada"} <= {row.name for row in every.rows} and every.missing is None
+    monkeypatch.setitem(sys.modules, "tantivy", None)
+    found = advise(minutes=600)
+    assert [row for row in every.rows if row.name not in ("vote", "rada")] == found.rows
+    assert "Left out: the search of vote and rada needs tantivy, which is not installed: pip install" in str(found)
 
 
 def test_more_time_cuts_less_and_every_plan_fits():

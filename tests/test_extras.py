@@ -11,7 +11,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from hf_domain import extras
+from hf_domain.comparison.prepare import load_plan
 from hf_domain.methods import METHODS
+from hf_domain.methods.hidden_state_cache import pack_encoder
+from hf_domain.tokenization.report import plot_curve
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -43,6 +46,28 @@ def test_a_missing_extra_is_named_with_its_command(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ModuleNotFoundError, match=re.escape(f"it needs {name}, which is not installed: pip install")):
         extras.require("it", package)
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "pydantic", "scipy", "sklearn"])
+def test_a_comparison_names_a_missing_extra_before_it_reads_the_plan(package, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    name = extras.EXTRAS[package][0]
+    with pytest.raises(ModuleNotFoundError, match=rf"a comparison needs {name}, .* pip install \"\.\[compare\]\""):
+        load_plan(tmp_path / "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "work"),
+    [
+        ("matplotlib", "compare", lambda folder: plot_curve(None, folder / "curve.png")),
+        ("cloudpickle", "cluster", lambda folder: pack_encoder(folder, None, executor=object()).__enter__()),
+    ],
+)
+def test_work_that_needs_an_extra_names_it(package, extra, work, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=rf"needs {package}, .* pip install \"\.\[{extra}\]\""):
+        work(tmp_path)
+    assert not [*tmp_path.iterdir()]
 
 
 CORE = Path(__file__).parent / "support" / "core_run.py"

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -144,12 +145,25 @@ def compare_lengths(
     return LengthComparison(len(texts), float(old.mean()), float(new.mean()), float((new > old).mean()))
 
 
+def open_figure() -> tuple[Any, Any]:
+    """Return an empty figure and its axes.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'a picture of the vocabulary needs matplotlib, which is not installed: pip install ".[compare]" in a clone.'
+        ) from error
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    return figure, figure.subplots()
+
+
 def plot_curve(report: ExpansionReport, path: str | os.PathLike) -> None:
     """Plot P(D) against the vocabulary size, with the chosen size marked (Figure 4 of AdaLM)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = open_figure()
     sizes = [point.size for point in report.curve]
     axes.plot(sizes, [point.log_probability for point in report.curve], marker="o")
     axes.axvline(sizes[report.chosen], linestyle="--", color="gray", label=f"chosen: {sizes[report.chosen]:,}")
@@ -160,10 +174,7 @@ def plot_curve(report: ExpansionReport, path: str | os.PathLike) -> None:
 
 def plot_lengths(report: ExpansionReport, path: str | os.PathLike) -> None:
     """Plot the mean number of tokens per text before and after, for each set of texts of the report."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = open_figure()
     places = np.arange(len(report.lengths))
     comparisons = report.lengths.values()
     axes.bar(places - 0.2, [lengths.tokens_before for lengths in comparisons], 0.4, label="before")

@@ -17,7 +17,8 @@ from hf_domain.comparison.steps import ROOT, Step
 from hf_domain.data.corpora import check_length
 from hf_domain.data.csv_files import drop_packing
 from hf_domain.data.files import BUILDERS, SPLITS, check_held_out, find_files
-from hf_domain.extras import is_installed
+from hf_domain.datastore.elasticsearch_index import PACKAGES
+from hf_domain.extras import explain_missing
 from hf_domain.hub import is_hub_id
 from hf_domain.safe_io import is_url
 from hf_domain.tasks.files import PLAN_KINDS, Task, check_task_files, find_kind
@@ -268,11 +269,11 @@ def _check_tasks(method: Row, plan: Plan) -> list[str]:
             "Name others in `tasks`."
         )
     flags = [plan.fine_tuning, recipe.fine_tuning, method.fine_tuning, *(task.options for task in known)]
-    if any(group.get("nearest_vote") for group in flags) and not is_installed("tantivy"):
-        problems.append(
-            "nearest_vote needs tantivy, which is not installed. Run pip install tantivy, or leave the vote out."
-        )
-    return problems
+    searches = {"nearest_vote": "tantivy"} if any(group.get("nearest_vote") for group in flags) else {}
+    if recipe.reads_datastore:
+        engine = (plan.datastore | method.datastore).get("engine")
+        searches[f"the datastore of {name}"] = PACKAGES.get(str(engine), "tantivy")
+    return problems + [missing for search in searches.items() if (missing := explain_missing(*search))]
 
 
 def _check_chain(method: Row, plan: Plan) -> list[str]:

@@ -149,7 +149,7 @@ class Plan:
 
 def read_plan(path: str | Path) -> Plan:
     """Read a plan, and fill in what it implies; raise a ValueError that lists all fields that are wrong."""
-    require("a comparison", "pydantic")
+    require("a comparison", "matplotlib", "pydantic", "scipy", "sklearn")
     from pydantic import TypeAdapter, ValidationError
 
     path = Path(path)

@@ -29,6 +29,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_domain.clusters import map_in_order
+from hf_domain.extras import require
 from hf_domain.safe_io import read_json, remove_unfinished, write_json, write_whole
 
 MANIFEST, LOCK = "states.json", "states.lock"
@@ -250,6 +251,7 @@ def pack_encoder(folder: Path, source: StateSource, executor: Executor | None) -
     if executor is None:
         yield source.encode
         return
+    require("the computation of states by several processes", "cloudpickle")
     import cloudpickle
 
     file = folder / f"encoder.{uuid.uuid4().hex}.unfinished"  # new for every encoder: workers keep the last one

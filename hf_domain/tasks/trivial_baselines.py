@@ -1,10 +1,10 @@
 """Score a test set without an encoder: a row that is not better has learned nothing, or nothing beyond words."""
 
+import logging
 import statistics
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hf_domain.data.files import SPLITS
+from hf_domain.extras import explain_missing
 from hf_domain.tasks.baseline import make_constants
 from hf_domain.tasks.files import PLAN_KINDS, Task, find_texts, get_label
 from hf_domain.tasks.scores import (
@@ -25,6 +26,8 @@ from hf_domain.tasks.scores import (
     read_examples,
 )
 from hf_domain.tasks.vote import count_votes, search_texts
+
+logger = logging.getLogger(__name__)
 
 # The nearest training texts by BM25 vote for their labels.
 NEAREST = "vote of the nearest texts"
@@ -65,8 +68,10 @@ def _score_floors(kind: str, metric: str, options: tuple, files: tuple, times: t
         columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
         # A pair is one text.
         texts = [[" ".join(str(row.get(name) or "") for name in columns) for row in rows] for rows in splits]
-        with suppress(ModuleNotFoundError):  # tantivy is an extra
+        if (missing := explain_missing("the score of a vote of the nearest texts", "tantivy")) is None:
             floors[NEAREST] = predict_nearest(task, splits, texts)
+        else:
+            logger.warning(missing)
         floors[LINEAR] = predict_from_words(task, splits, texts)
     scores = {name: predictions.score().compute() for name, predictions in floors.items()}
     return scores | {MAJORITY: 0.0} if kind == "regression" else scores  # a constant has no correlation

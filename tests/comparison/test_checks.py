@@ -1,6 +1,7 @@
 """What a plan may hold, and that all its problems are reported at once."""
 
 import shutil
+import sys
 import textwrap
 
 import pytest
@@ -267,3 +268,20 @@ def test_controls_have_equal_pretraining(content, tmp_path):
     pairs = plan.list_pairs()
     assert len(set(pairs)) == len(pairs) and ("dapt", "dapt") not in pairs
     assert {("again", "slow"), ("again", "dapt"), ("more", "dapt"), ("no_adaptation", "dapt")} <= {*pairs}
+
+
+def test_rows_that_search_name_a_missing_extra(load, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tantivy", None)
+    monkeypatch.setitem(sys.modules, "opensearchpy", None)
+    served = {"recipe": "rada", "datastore": {"engine": "opensearch"}}
+    rows = {"dapt": None, "vote": {"tasks": ["animals"]}, "rada": None, "served": served}
+    with pytest.raises(ValueError, match="has 3 problem") as raised:
+        load(methods=rows)
+    assert all(
+        f'{row} needs {package}, which is not installed: pip install ".[{extra}]"' in str(raised.value)
+        for row, package, extra in (
+            ("vote: nearest_vote", "tantivy", "datastore"),
+            ("rada: the datastore of rada", "tantivy", "datastore"),
+            ("served: the datastore of rada", "opensearch-py", "servers"),
+        )
+    )

@@ -1,6 +1,7 @@
 """What is scored without any training."""
 
 import json
+import sys
 
 import pytest
 from script_runs import write_jsonl
@@ -52,6 +53,13 @@ def test_number_of_voters_is_chosen_on_validation(task, tmp_path):
     for split, rows in (("train", make(9, True)), ("validation", make(9, False)), ("test", make(9, False))):
         write_jsonl(tmp_path / f"{split}.jsonl", rows)
     assert score_floors(task, {}, tmp_path)[NEAREST] == 100
+
+
+def test_a_vote_that_cannot_be_scored_is_named(task, tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "tantivy", None)
+    assert score_floors(task, {}, tmp_path).keys() == {MAJORITY, LINEAR}
+    (record,) = caplog.records
+    assert "a vote of the nearest texts needs tantivy" in record.message and "[datastore]" in record.message
 
 
 def test_neighbors_without_labels_vote_for_none(tmp_path):
