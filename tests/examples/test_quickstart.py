@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from script_runs import write_jsonl
-from tiny_models import make_config
-from tiny_tokenizers import SENTENCES, make_bert_tokenizer
-from transformers import AutoModelForMaskedLM
+from script_runs import save_tiny_bert, write_jsonl
+from tiny_tokenizers import SENTENCES
 
 from hf_domain import advice
 from hf_domain.data.files import SPLITS
@@ -18,11 +16,7 @@ from hf_domain.examples import predict, publish, quickstart
 @pytest.fixture
 def inputs(tmp_path):
     """A tiny encoder, a corpus and a task."""
-    tokenizer = make_bert_tokenizer()
-    config = make_config("bert")
-    config.vocab_size = len(tokenizer)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "encoder")
-    tokenizer.save_pretrained(tmp_path / "encoder")
+    save_tiny_bert(tmp_path / "encoder", SENTENCES)
     (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 100), encoding="utf-8")
     (tmp_path / "task").mkdir()
     texts = [f"{number} {' '.join(SENTENCES[:4] * 3)}" for number in range(20)]  # TAPT needs a batch of them
@@ -112,25 +106,6 @@ def run_publish(monkeypatch, capfd, **options):
     capfd.readouterr()
     publish.main()
     return Path(capfd.readouterr().out.rpartition("Ready for the Hub: ")[2].strip())
-
-
-def test_missing_input_is_reported_first(monkeypatch, inputs):
-    with pytest.raises(ValueError, match=r"there is no file .*nothing"):
-        run_quickstart(monkeypatch, inputs, corpus=inputs / "nothing.txt")
-    with pytest.raises(FileNotFoundError, match=r"--task must be a table or a folder, but there is no"):
-        run_quickstart(monkeypatch, inputs, task=inputs / "nothing")
-    (inputs / "a.csv").write_text("body,answer\na,b\n")
-    with pytest.raises(ValueError, match=r"must have the column label, but has body, answer"):
-        run_quickstart(monkeypatch, inputs, task=inputs / "a.csv")
-    assert not (inputs / "output" / "plan.yaml").exists()
-
-
-def test_a_task_is_checked_before_anything_runs(monkeypatch, inputs):
-    for split in SPLITS:
-        write_jsonl(inputs / "task" / f"{split}.jsonl", [{"tokens": ["a"], "tags": ["O"]}] * 2)
-    with pytest.raises(ValueError, match="training needs at least two different labels"):
-        run_quickstart(monkeypatch, inputs)
-    assert not (inputs / "output" / "plan.yaml").exists()
 
 
 ANSWERS = {"text": ["hidden"], "answer_start": [4]}

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
@@ -99,18 +98,6 @@ def test_killed_run_resumes_to_the_same_end(tmp_path, files, run):
         for name in ("whole", "killed")
     ]
     assert traces[0] == traces[1] and len(traces[0]) == 12
-
-
-def test_accumulation_changes_nothing(tmp_path, files, run):
-    flags = files(lambda topic, rng: topic) | {"max_steps": 2, "logging_steps": 1}
-    losses = []
-    for batch_size, steps in ((8, 1), (2, 4)):
-        name = f"{batch_size}"
-        run(name, **flags, per_device_train_batch_size=batch_size, gradient_accumulation_steps=steps)
-        state = json.loads((tmp_path / name / "trainer_state.json").read_text())
-        losses.append(state["log_history"][0]["loss"])
-    # Dropout draws differ, but a loss that is not divided would be four times as large.
-    assert losses[0] == pytest.approx(losses[1], rel=0.2)
 
 
 def test_lists_of_labels_make_a_multi_label_task(tmp_path, files, run):
@@ -354,18 +341,6 @@ def test_the_examples_that_are_used_have_different_labels(tmp_path, files, run):
     assert not (tmp_path / "output" / "config.json").exists()
 
 
-def test_model_without_a_tokenizer(tmp_path, files, run, model):
-    shutil.copytree(model, tmp_path / "bare")
-    for file in (tmp_path / "bare").glob("*token*"):
-        file.unlink()
-    flags = files(lambda topic, rng: topic) | {"model_name_or_path": tmp_path / "bare"}
-    with pytest.raises(
-        ValueError, match=r"must contain a tokenizer, but .*bare has none. Name one with --tokenizer_name"
-    ):
-        run(**flags)
-    assert run(**flags, tokenizer_name=model, num_train_epochs=1)["train_samples"]
-
-
 @pytest.fixture
 def general(tmp_path):
     """A general encoder with a tokenizer of its own."""
@@ -402,13 +377,3 @@ def test_memory_states_are_kept(tmp_path, files, run, model, strategy, monkeypat
     assert {path.name for path in (tmp_path / "states").iterdir()} == {"train", "validation"}
     monkeypatch.setattr("hf_domain.methods.hidden_state_cache.write_shard", lambda *_: pytest.fail("computed again"))
     assert run("again", **flags, memory_cache=tmp_path / "states")["eval_loss"] == kept["eval_loss"]
-
-
-def test_memory_is_left_where_it_is(tmp_path, files, run, general):
-    flags = files(lambda topic, rng: topic) | {"method": "gmap", "memory_name_or_path": general, "num_train_epochs": 1}
-    whole = run("whole", **flags)
-    small = run("small", **flags, config_overrides="save_memory=false")
-    assert small["eval_loss"] == whole["eval_loss"]
-    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("small", "whole")]
-    assert sizes[0] < 0.7 * sizes[1]
-    assert pipeline("text-classification", str(tmp_path / "small")).model.config.memory_name_or_path == general
