@@ -94,14 +94,9 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path, refuse):
     "section, value, message",
     [
         ("seeds", 3, "seeds must be a valid array, but is 3. Correct it."),
-        ("seeds", [1, "a"], "seeds: 1 must be a valid integer, but is 'a'"),
-        ("methods", {"dapt": {"tasks": [1]}}, "methods: dapt: tasks: 0 must be a valid string, but is 1"),
         ("methods", {"dapt": [1]}, "methods: dapt must be a mapping, but is [1]"),
         ("budget", {"tokens": "1e7"}, "budget: tokens must be a valid integer, but is 10000000.0"),
-        ("budget", {"tokens": [1000, 2000]}, "budget: tokens must be a valid integer, but is [1000, 2000]. Correct it"),
         ("general", ["general"], "general must be a valid string, but is ['general']"),
-        ("methods", {"dapt": {"tasks": "animals"}}, "methods: dapt: tasks must be a valid array, but is 'animals'"),
-        ("corpora", {"pets": {"train_file": ["a"]}}, "corpora: pets: train_file must be a valid string"),
         (
             "tasks",
             {"animals": {"folder": "animals", "kind": "parsing"}},

@@ -108,7 +108,6 @@ def test_several_tasks_and_corpora_by_their_paths(content, load):
         ({"tasks": ["animals", "old/animals"]}, "tasks must have different names, but animals occurs twice"),
         ({"methods": ["dapt", {"varmae": None}]}, "methods must be a mapping, but is .'dapt', "),
         ({"methods": []}, "methods must have at least one entry, but has none"),
-        ({"methods": ["dapt", "magic"]}, "methods: magic: recipe must be one of no_adaptation, general_text"),
         ({"tasks": ["nothing"]}, "tasks: nothing: there is no file nothing/train.jsonl"),
         ({"tasks": ["words"]}, "tasks: words: a task must have the columns of its kind .* has words. Rename"),
         (

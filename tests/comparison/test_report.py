@@ -134,11 +134,6 @@ def test_one_seed_says_nothing_of_differences(content, tmp_path, run_plan):
     assert "one seed: no test" in text and "difference on" not in text and "Against DAPT" not in text
 
 
-def test_report_without_results(tmp_path):
-    with pytest.raises(FileNotFoundError, match="must contain results, but has none"):
-        write_report(tmp_path)
-
-
 def test_markdown_shows_markup_as_text():
     table = report.format_markdown_table(pd.DataFrame({"<b>task": ["<script>alert(1)</script> a & b"]}, index=["<i>"]))
     assert "<" not in table and "&lt;script>alert(1)&lt;/script> a & b" in table

@@ -71,7 +71,6 @@ def test_new_words_are_left_out_of_tasks_with_entities(content, tmp_path):
     [
         (["tapt_after_dapt"], "tapt_after_dapt needs a method to start from, but the default, dapt"),
         (["mask_30"], "mask_30 is none any more. Use {recipe: dapt, pretraining: {mlm_probability: 0.3}}"),
-        (["dance"], "recipe must be one of no_adaptation, general_text, dapt, tapt"),
     ],
 )
 def test_rows_that_a_plan_cannot_have(variants, tmp_path, methods, message):
