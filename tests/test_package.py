@@ -130,14 +130,6 @@ def test_lower_rooms_import_only_their_own(room):
                 )
 
 
-def test_methods_do_not_import_each_other():
-    methods = {file.stem.removeprefix("modeling_") for file in (ROOT / "modeling").glob("modeling_*.py")}
-    for method in methods:
-        for file in (ROOT / "modeling").glob(f"*_{method}.py"):
-            imported = {name.rpartition("_")[2] for name in list_imports(file) if name.startswith(".")}
-            assert not imported & (methods - {method}), f"{file.name} imports another method"
-
-
 @pytest.mark.parametrize("file", sorted((ROOT / "modeling").glob("*_*.py")), ids=lambda file: file.stem)
 def test_hub_copy_is_complete(file):
     # transformers finds what to copy by a regex over the text; future annotations turn config_class into a string.

@@ -418,12 +418,6 @@ def test_a_file_gets_no_bars(save, tmp_path, capsys):
     assert "Generating train split" in call("c.txt", progress=True)
 
 
-def test_an_unknown_option_is_refused(save):
-    _, _, folder = save(AutoModelForSequenceClassification, **name_labels())
-    with pytest.raises(TypeError, match="revison"):
-        predict(folder, SENTENCES, revison="main")
-
-
 def test_command(save, tmp_path, monkeypatch, capsys):
     _, _, folder = save(AutoModelForSequenceClassification, **name_labels())
     (tmp_path / "new.txt").write_text("\n".join(SENTENCES), encoding="utf-8")

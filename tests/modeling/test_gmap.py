@@ -738,18 +738,10 @@ def test_unknown_family():
         GMapModel.from_backbones(make_family("fnet"), make_bert(), strategy="gated")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        ({"strategy": "double"}, "strategy must be one of single_layer, .*but is 'double'"),
-        ({"fusion": "add"}, "fusion must be one of memory, cross, gate, but is 'add'"),
-        ({"memory_layers": [1, 3]}, r"ascending layers from 1 to 2, but is \[1, 3\]"),
-    ],
-)
-def test_wrong_override_of_a_checkpoint(overrides, message, tmp_path):
+def test_wrong_override_of_a_checkpoint(tmp_path):
     make_gmap(head=GMapModel).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        GMapModel.from_pretrained(tmp_path, **overrides)
+    with pytest.raises(ValueError, match="fusion must be one of memory, cross, gate, but is 'add'"):
+        GMapModel.from_pretrained(tmp_path, fusion="add")
     assert GMapModel.from_pretrained(tmp_path, fusion="gate").config.fusion == "gate"
 
 

@@ -28,11 +28,6 @@ def check(folder, kind, test, train=None):
     return check_task_files(kind, {"train": "train.jsonl", "test": "test.jsonl"}, folder)
 
 
-@pytest.mark.parametrize("kind", RIGHT)
-def test_right_files(tmp_path, kind):
-    assert check(tmp_path, kind, [RIGHT[kind], OTHER[kind]]) == []
-
-
 @pytest.mark.parametrize(
     ("kind", "row", "found"),
     [

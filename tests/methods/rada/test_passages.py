@@ -159,16 +159,12 @@ def test_questions_of_several_windows(run, topics, tmp_path):
 
 def test_what_a_run_may_not_ask_for(run, topics, tmp_path):
     splits = {"train": make_texts(topics, NAMES, 16), "validation": make_texts(topics, NAMES, 8)}
-    with pytest.raises(ValueError, match="needs a --datastore, but none is given"):
-        run(run_classification, splits, datastore=None)
     with pytest.raises(ValueError, match=r"BertForSequenceClassification reads none\. Add --method rada"):
         run(run_classification, splits, method=None)
     with pytest.raises(ValueError, match=f"needs a --datastore, but {tmp_path} is given alone"):
         load_datastore(PassageArguments(passage_cache=str(tmp_path)), make_masked_lm("bert"), None, None)
     with pytest.raises(ValueError, match=r"passage_encoder is shared"):
         run(run_classification, splits, passage_cache=tmp_path / "states", max_steps=1)
-    with pytest.raises(ValueError, match=r"must be of RadaConfig .* no option selectoin"):
-        run(run_classification, splits, config_overrides="selectoin=top1")
 
 
 def test_a_reader_without_datastore_is_its_encoder(caplog):
@@ -188,13 +184,6 @@ def test_processes_that_search(monkeypatch):
     splits = DatasetDict(train=Dataset.from_dict({"text": ["a"]}))
     assert PassageReader(PassageArguments(), None, None, None).look_up(splits, ["text"], 3) is splits
     assert asked == [3]
-
-
-def test_passages_of_another_tokenizer(run, topics, tmp_path):
-    splits = {"train": make_texts(topics, NAMES, 16), "validation": make_texts(topics, NAMES, 8)}
-    other = save_tiny_bert(tmp_path / "other", ["words of its own"])
-    with pytest.raises(ValueError, match="tokenizer"):
-        run(run_classification, splits, model_name_or_path=other)
 
 
 def test_best_passage_is_appended_for_any_encoder(run, topics, tmp_path, datastore):
