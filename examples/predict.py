@@ -17,19 +17,10 @@ import sys
 from pathlib import Path
 
 from hf_domain.comparison.results import find_winner
-from hf_domain.prediction import format_rows, predict, write_rows
-from hf_domain.training.arguments import OneLineParser, find_damage, find_wrong_values
+from hf_domain.prediction import check_new_file, format_rows, predict, write_rows
+from hf_domain.training.arguments import OneLineParser, find_wrong_values
 from hf_domain.training.calls import is_command, use
 from hf_domain.training.terminal import show_bars
-
-
-def find_model(name: str) -> str:
-    """Return the best model of a comparison's folder; any other name as it is."""
-    if not Path(name, "plan.json").is_file():
-        return name
-    model = str(find_winner(Path(name)))
-    print(f"The model: {model}", file=sys.stderr)
-    return model
 
 
 def main() -> None:
@@ -40,7 +31,9 @@ def main() -> None:
         "model_name_or_path", help="fine-tuned model, or the folder of a comparison, whose best model predicts"
     )
     parser.add_argument("file", help="data: .txt .jsonl .json .csv .tsv (.gz .zst) .parquet, a path or a glob")
-    parser.add_argument("--output_file", help="new file, .jsonl or .csv; default: JSON lines on the terminal")
+    parser.add_argument(
+        "--output_file", type=Path, help="new file, .jsonl or .csv; default: JSON lines on the terminal"
+    )
     parser.add_argument("--text_column_names", help="column of text, or two as first,second; default: as in training")
     parser.add_argument(
         "--ensemble",
@@ -63,18 +56,15 @@ def main() -> None:
     args = parser.parse_args()
     if wrong := find_wrong_values(vars(args)):
         parser.error(". ".join(wrong))
-    model = find_model(args.model_name_or_path)
-    models = [model, *args.ensemble]
-    for damage in filter(None, map(find_damage, models)):
-        raise ValueError(damage)
-    output_file = args.output_file and Path(args.output_file)
-    if output_file and output_file.suffix not in (".jsonl", ".csv"):
-        raise ValueError(f"--output_file must end in .jsonl or .csv, but is {output_file}")
-    if output_file and output_file.exists():
-        raise FileExistsError(f"--output_file must be a new file, but {output_file} exists. Name another.")
+    model = args.model_name_or_path
+    if Path(model, "plan.json").is_file():
+        model = str(find_winner(Path(model)))
+        print(f"The model: {model}", file=sys.stderr)
+    if args.output_file is not None:
+        check_new_file(args.output_file)
     with use(is_command, True), show_bars(args.verbose):
         rows = predict(
-            models,
+            [model, *args.ensemble],
             args.file,
             datastore=args.datastore,
             num_passages=args.num_passages,
@@ -85,10 +75,10 @@ def main() -> None:
             progress=args.verbose,
             trust_remote_code=args.trust_remote_code,
         )
-    if output_file is None:
+    if args.output_file is None:
         print(format_rows(rows), end="")
     else:
-        write_rows(rows, output_file)
+        write_rows(rows, args.output_file)
 
 
 if __name__ == "__main__":

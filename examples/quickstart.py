@@ -18,18 +18,17 @@ from pathlib import Path
 import datasets
 import transformers
 
-from hf_domain.advice import advise
+from hf_domain.advice import advise, find_saved_plan
 from hf_domain.comparison.decision import answer, list_next_commands
-from hf_domain.comparison.prepare import load_plan, split_table
+from hf_domain.comparison.prepare import load_plan, open_task
 from hf_domain.comparison.report import make_markdown, make_tables, write_report
 from hf_domain.comparison.results import find_winner
 from hf_domain.comparison.run import count_workers, run_comparison
 from hf_domain.data.objects import find_file
-from hf_domain.safe_io import read_json, remove_unfinished, write_json
+from hf_domain.safe_io import remove_unfinished
 from hf_domain.training.arguments import parse_arguments
 
 DATA = Path(__file__).parent / "quickstart_data"
-RECORD = "quickstart.json"
 
 
 @dataclass
@@ -50,38 +49,27 @@ class Arguments:
 ARGUMENTS = (Arguments,)
 
 
-def make_plan(args: Arguments, folder: Path) -> Path:
-    """Write the plan, or return that of an earlier run with the same arguments."""
-    path, record = folder / "plan.yaml", {**asdict(args), "output_dir": None}
-    if path.is_file() and (folder / RECORD).is_file() and read_json(folder / RECORD) == record:
-        return path
-    task = Path(args.task)
-    if not task.exists():
-        raise FileNotFoundError(f"--task must be a table or a folder, but there is no {task}. Check the path.")
-    if task.is_file():
-        task = split_table(task, folder / task.name.partition(".")[0], args.text_column_name, args.label_column_name)
-    corpus = args.corpus or (DATA / "corpus.txt.gz" if task.parent == DATA else task / "train.jsonl")
-    advice = advise(
-        args.model_name_or_path,
-        find_file(corpus),
-        {task.name: task},
-        general=args.general and find_file(args.general),
-        minutes=args.minutes,
-        max_seq_length=args.max_seq_length,
-    )
-    print(advice, flush=True)
-    advice.save(folder)
-    write_json(folder / RECORD, record)
-    return path
-
-
 def main() -> None:
     (args,) = parse_arguments(*ARGUMENTS, description=__doc__)
     started, folder = time.perf_counter(), Path(args.output_dir)
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     remove_unfinished(folder)
-    plan = load_plan(make_plan(args, folder))
+    record = asdict(args) | {"output_dir": None}
+    if (path := find_saved_plan(folder, record)) is None:
+        task = open_task(Path(args.task), folder, args.text_column_name, args.label_column_name)
+        corpus = args.corpus or (DATA / "corpus.txt.gz" if task.parent == DATA else task / "train.jsonl")
+        advice = advise(
+            args.model_name_or_path,
+            find_file(corpus),
+            {task.name: task},
+            general=args.general and find_file(args.general),
+            minutes=args.minutes,
+            max_seq_length=args.max_seq_length,
+        )
+        print(advice, flush=True)
+        path = advice.save(folder, record)
+    plan = load_plan(path)
     print(f"Comparing {', '.join(plan.methods)} on {', '.join(plan.tasks)}; the plan: {plan.path}", flush=True)
     run_comparison(plan, folder / "plan", num_processes=count_workers())
     report = write_report(folder / "plan")

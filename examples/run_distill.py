@@ -16,24 +16,17 @@ A distilled student is for fine-tuning. It cannot predict masked tokens, because
 its last layer nor its LM head; `--masked_lm_steps` trains both at the end, if you need them.
 """
 
-from contextlib import nullcontext
-from pathlib import Path
-
 from transformers import TrainingArguments
 
-from hf_domain.environment import describe_environment
-from hf_domain.safe_io import lock_folder, write_json
 from hf_domain.training.arguments import parse_arguments
 from hf_domain.training.distillation import (
     DistillationArguments,
     DistillationCorpusArguments,
-    check_before_work,
     check_text,
     plan_steps,
-    run_strategy_step,
+    run_strategy,
 )
 from hf_domain.training.orders import describe_strategy
-from hf_domain.training.run import start_run
 
 ARGUMENTS = (DistillationArguments, DistillationCorpusArguments, TrainingArguments)
 
@@ -47,18 +40,8 @@ def main():
         print(describe_strategy(plan), flush=True)
     if args.dry_run:
         return
-    start_run(training_args, args.verbose)
-    with lock_folder(training_args.output_dir) if is_main else nullcontext():
-        run(args, data_args, training_args, plan)
-
-
-def run(args, data_args, training_args, plan):
-    check_before_work(args, plan, data_args, training_args)
-    is_main = training_args.process_index == 0
-    metrics = {step.output_dir: run_strategy_step(step, args, data_args, training_args) for step in plan}
+    run_strategy(plan, args, data_args, training_args)
     if is_main:
-        result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}
-        write_json(Path(training_args.output_dir, args.strategy, "results.json"), result)
         if plan[-1].kind == "distill":
             print("The student is for fine-tuning. To predict masked tokens, it needs --masked_lm_steps.")
         print(f"The student: {plan[-1].output_dir}")

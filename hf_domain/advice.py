@@ -9,7 +9,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from hf_domain.data.tables import Rows, Splits
 from hf_domain.extras import explain_missing
 from hf_domain.methods import METHODS
 from hf_domain.methods.stock_models import decode_labeled_rows_only
+from hf_domain.safe_io import read_json, write_json
 from hf_domain.tasks.files import find_texts, get_text
 from hf_domain.tasks.scores import read_examples
 
@@ -50,6 +51,7 @@ FINE_TUNING_SHARE, SECONDS_OF_START = 0.85, 4.0
 # What a quickstart does beside the steps of its plan: measure, write the report, gather the best model.
 SECONDS_BESIDE_STEPS = 25.0
 FEWEST_TOKENS, FEWEST_ROWS = 20_000, 4
+RECORD_FILE = "quickstart.json"
 
 
 @dataclass(frozen=True)
@@ -151,12 +153,24 @@ class Advice:
         lines += [f"Left out for the time: {cut}." for cut in self.cuts]
         return "\n".join([*lines, f"Left out: {self.missing}"] if self.missing else lines)
 
-    def save(self, folder: str | os.PathLike) -> Path:
-        """Write plan.yaml, and rows that no file holds, into a folder; return the plan's path."""
+    def save(self, folder: str | os.PathLike, record: Mapping[str, Any] | None = None) -> Path:
+        """Write plan.yaml, and rows that no file holds, into a folder; return the plan's path.
+
+        Args:
+            record: What the plan was made for, by which `find_saved_plan` knows it.
+        """
         path = Path(folder, "plan.yaml")
         write_files(self.files, path.parent)  # before the plan, which names them
         write_plan(self.plan, path)
+        if record is not None:
+            write_json(path.with_name(RECORD_FILE), record)
         return path
+
+
+def find_saved_plan(folder: Path, record: Mapping[str, Any]) -> Path | None:
+    """Return the plan that an advice with the same record saved in a folder, which a user may have edited."""
+    path, file = folder / "plan.yaml", folder / RECORD_FILE
+    return path if path.is_file() and file.is_file() and read_json(file) == record else None
 
 
 def advise(

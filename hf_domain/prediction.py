@@ -204,6 +204,9 @@ def predict_together(models: Sequence[Model], data: Any, **options: Any) -> Any:
         raise ValueError("an ensemble must have one model or more, but has none. Name its models.")
     if len(models) == 1:
         return predict(models[0], data, **options)
+    for name in models:
+        if not isinstance(name, PreTrainedModel):
+            check_model(name)
     data = open_saved(data)
     if has_splits(data):
         return DatasetDict({str(split): predict_together(models, rows, **options) for split, rows in data.items()})
@@ -263,6 +266,14 @@ def find_trained_columns(rows: Dataset, config: Any) -> str | None:
     """Return the columns that the model was trained on, if the rows have texts in them: a pair has an order."""
     columns = getattr(config, "trained_columns", None) or []
     return ",".join(columns) if columns and {*columns} <= {*list_text_columns(rows)} else None
+
+
+def check_new_file(file: Path) -> None:
+    """Raise before a prediction unless its output file is new, and of a format that `write_rows` knows."""
+    if file.suffix not in (".jsonl", ".csv"):
+        raise ValueError(f"--output_file must end in .jsonl or .csv, but is {file}. Name another.")
+    if file.exists():
+        raise FileExistsError(f"--output_file must be a new file, but {file} exists. Name another.")
 
 
 def write_rows(rows: Dataset, file: Path) -> None:

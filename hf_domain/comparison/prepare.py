@@ -62,6 +62,19 @@ def load_plan(path: str | Path, output_dir: Path | None = None) -> Plan:
     return plan
 
 
+def open_task(path: Path, folder: Path, text_column: str | None = None, label_column: str | None = None) -> Path:
+    """Return the folder of a task; a table is split into one below `folder`, see `split_table`.
+
+    Raises:
+        FileNotFoundError: There is neither.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"--task must be a table or a folder, but there is no {path}. Check the path.")
+    if path.is_dir():
+        return path
+    return split_table(path, folder / path.name.partition(".")[0], text_column, label_column)
+
+
 def split_table(
     file: str | Path, folder: Path, text_column: str | None = None, label_column: str | None = None
 ) -> Path:

@@ -1,6 +1,7 @@
 """The steps of Adapt-and-Distill: arguments, checks before work, and how each kind of step runs."""
 
 import copy
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,13 @@ from transformers import (
 from hf_domain.checks import check_weights
 from hf_domain.data.corpora import check_batch
 from hf_domain.data.files import check_held_out, load_files
+from hf_domain.environment import describe_environment
 from hf_domain.methods.adalm.losses import DistillationConfig
 from hf_domain.methods.adalm.model import DistillationModel
 from hf_domain.methods.adalm.students import check_pair, check_same_vocabulary, make_student, pick_layers
 from hf_domain.methods.new_embeddings import apply_delta, check_not_expanded
 from hf_domain.methods.rada.passages import PassageArguments
-from hf_domain.safe_io import read_json, write_folder
+from hf_domain.safe_io import lock_folder, read_json, write_folder, write_json
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import ModelArguments
 from hf_domain.training.callbacks import log_auxiliary_losses
@@ -37,7 +39,7 @@ from hf_domain.training.orders import (
 from hf_domain.training.out_of_memory import fit_to_memory
 from hf_domain.training.pretraining import train_masked_lm
 from hf_domain.training.pretraining_arguments import PretrainingArguments, check_files, check_options
-from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, write_card
+from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, start_run, write_card
 from hf_domain.training.run_files import METRICS
 from hf_domain.training.run_folder import MADE, run_in_folder
 
@@ -319,6 +321,27 @@ def distill(
     if training_args.do_eval:
         run_evaluation(trainer)
     write_card(trainer, "feature-extraction", args, data_args, student=describe_student(student, step, args))
+
+
+def run_strategy(
+    plan: list[StrategyStep],
+    args: DistillationArguments,
+    data_args: DistillationCorpusArguments,
+    training_args: TrainingArguments,
+) -> None:
+    """Run the steps of `plan_steps` that are not finished, and write results.json with the metrics of all.
+
+    Raises:
+        ValueError: Options, files, a pair or vocabularies do not fit.
+    """
+    start_run(training_args, args.verbose)
+    is_main = training_args.process_index == 0
+    with lock_folder(training_args.output_dir) if is_main else nullcontext():
+        check_before_work(args, plan, data_args, training_args)
+        metrics = {step.output_dir: run_strategy_step(step, args, data_args, training_args) for step in plan}
+        if is_main:
+            result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}
+            write_json(Path(training_args.output_dir, args.strategy, "results.json"), result)
 
 
 def run_strategy_step(

@@ -93,6 +93,8 @@ def test_models_label_together(save, tmp_path, monkeypatch, capsys):
     assert [json.loads(line)["prediction"] for line in lines] == together["prediction"][:]
     with pytest.raises(ValueError, match="one model or more, but has none"):
         predict([], rows)
+    with pytest.raises(ValueError, match=r"must be a folder or a name on the Hub, but \./nowhere is neither"):
+        predict([*models, "./nowhere"], tmp_path / "no rows.jsonl")  # before anything is read
 
 
 def test_taggers_label_together(save):
