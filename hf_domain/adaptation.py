@@ -13,9 +13,8 @@ from hf_domain.methods import BASELINE, METHODS
 from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder
 from hf_domain.training.arguments import PretrainerArguments, check_model
-from hf_domain.training.calls import describe_call, name_arguments
+from hf_domain.training.calls import check_names, describe_call, name_arguments
 from hf_domain.training.masked_lm_corpus import CorpusArguments
-from hf_domain.training.options import check_names
 from hf_domain.training.pretraining import pretrain
 from hf_domain.training.pretraining_arguments import PretrainingArguments
 from hf_domain.training.recipes import TRAINING_RECIPES, list_defaults, pick_defaults

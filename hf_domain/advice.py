@@ -434,15 +434,18 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
         "per_device_train_batch_size": effort.batch,
         "early_stopping_patience": 3,
     }
+    if effort.is_quick and facts.layers > 1:
+        fine_tuning["train_top_layers"] = facts.layers // 2
+    pretraining = {"max_seq_length": max_seq_length}
+    if tokens < 2e5:
+        pretraining["per_device_train_batch_size"] = 8
     content = draft | {
         "methods": {row.name: {} if row.tasks is None else {"tasks": row.tasks} for row in rows},
         "tasks": {task.name: draft["tasks"][task.name] | get_options(task, effort) for task in facts.tasks},
         "budget": {"tokens": tokens},
         "seeds": [*range(1, effort.seeds + 1)],
-        "pretraining": {"max_seq_length": max_seq_length}
-        | ({"per_device_train_batch_size": 8} if tokens < 2e5 else {}),
-        "fine_tuning": fine_tuning
-        | ({"train_top_layers": facts.layers // 2} if effort.is_quick and facts.layers > 1 else {}),
+        "pretraining": pretraining,
+        "fine_tuning": fine_tuning,
     }
     return Advice(facts, rows, cuts, content, spent / at_once + SECONDS_BESIDE_STEPS, files, missing)
 

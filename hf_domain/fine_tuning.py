@@ -19,12 +19,10 @@ from hf_domain.methods.rada.passages import PassageArguments
 from hf_domain.safe_io import lock_folder, read_json
 from hf_domain.tasks import find_kind
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments, check_model
-from hf_domain.training.calls import call, describe_call, name_arguments, use
+from hf_domain.training.calls import call, check_names, describe_call, name_arguments, use
 from hf_domain.training.fine_tuning import run_fine_tuning
-from hf_domain.training.options import check_names
 from hf_domain.training.run import start_run
-from hf_domain.training.run_files import METRICS
-from hf_domain.training.run_folder import list_made
+from hf_domain.training.run_folder import METRICS, list_made
 
 ROOM = "_data"  # a run never pushes a folder whose name begins with _
 DATA = f"{ROOM}/{ONLY_TASK}"

@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatch
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -128,14 +127,15 @@ def check_publication(folder: Path) -> list[str]:
     """
     files = [file for file in folder.rglob("*") if file.is_file()]
     paths = sorted(file.relative_to(folder).as_posix() for file in files)
-    names = [path for path in paths if any(fnmatch(path, p) for p in (*MODEL_FILES, *OTHER_FILES)) and "/" not in path]
+    top = [path for path in paths if "/" not in path]
+    names = [*filter_repo_objects(top, allow_patterns=[*MODEL_FILES, *OTHER_FILES])]
     if missing := sorted({"config.json", "tokenizer_config.json", "README.md"} - {*names}):
         raise ValueError(
             f"a publication must have a model, tokenizer and card, but {folder} lacks {', '.join(missing)}. Save them."
         )
     # Trainer's pickles are not an error, because only files that loading needs are uploaded.
-    left = ("training_args.bin", "checkpoint-*/*")
-    if pickles := [path for path in paths if PICKLE.search(path) and not any(fnmatch(path, p) for p in left)]:
+    uploadable = filter_repo_objects(paths, ignore_patterns=["training_args.bin", "checkpoint-*/*"])
+    if pickles := [path for path in uploadable if PICKLE.search(path)]:
         raise ValueError(
             f"a publication must have only safetensors, but {folder} has {', '.join(pickles)}. Remove them."
         )
@@ -187,12 +187,13 @@ def list_weights(folder: Path) -> list[str]:
 
 def list_code(folder: Path) -> list[str]:
     """List the code files that `auto_map` names, and those that they import, existing or not."""
-    configs = [
-        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "tokenizer_config.json")
-    ]
-    named = [value for config in configs for value in config.get("auto_map", {}).values()]
-    classes = [c for value in named for c in (value if isinstance(value, list) else [value]) if c and "--" not in c]
-    names = sorted({f"{name.rpartition('.')[0]}.py" for name in classes})
+    modules = set()
+    for file in (folder / "config.json", folder / "tokenizer_config.json"):
+        for value in json.loads(file.read_text(encoding="utf-8")).get("auto_map", {}).values():
+            for name in value if isinstance(value, list) else [value]:  # a tokenizer's slow and fast class, or None
+                if name and "--" not in name:  # the code of another repository is not in this folder
+                    modules.add(name.rpartition(".")[0])
+    names = [f"{module}.py" for module in sorted(modules)]
     for name in names:  # the list grows in the loop
         if (folder / name).is_file():
             imported = [f"{module}.py" for module in get_relative_imports(folder / name)]

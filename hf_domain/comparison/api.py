@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import pandas as pd
 import yaml
@@ -59,32 +59,6 @@ class Comparison:
         return "\n".join(answer(self.report))
 
 
-@overload
-def compare(
-    encoder: str | os.PathLike,
-    corpus: Rows | Splits,
-    tasks: Tasks,
-    methods: Methods = DEFAULT_METHODS,
-    *,
-    output_dir: str | os.PathLike,
-    num_tokens: int = 1_000_000,
-    num_processes: int = 1,
-    dry_run: Literal[False] = False,
-    **plan: Unpack[PlanOptions],
-) -> Comparison: ...
-@overload
-def compare(
-    encoder: str | os.PathLike,
-    corpus: Rows | Splits,
-    tasks: Tasks,
-    methods: Methods = DEFAULT_METHODS,
-    *,
-    output_dir: str | os.PathLike,
-    num_tokens: int = 1_000_000,
-    num_processes: int = 1,
-    dry_run: Literal[True],
-    **plan: Unpack[PlanOptions],
-) -> str: ...
 def compare(
     encoder: str | os.PathLike,
     corpus: Rows | Splits,
@@ -118,13 +92,16 @@ def compare(
     """
     folder, files = Path(output_dir), Files()
     place = place_corpus(corpus, "corpus", files)
+    rows: dict[str, Any]
+    if isinstance(methods, Mapping):
+        rows = {name: row and dict(row) for name, row in methods.items()}
+    else:
+        rows = dict.fromkeys(methods)
     content = {
         "encoder": find_file(encoder) if Path(encoder).is_dir() else os.fspath(encoder),
         **({"corpus": place} if isinstance(place, str) else {"corpora": {ONLY_CORPUS: place}}),
         "tasks": {name: {"folder": task} for name, task in place_tasks(tasks, files).items()},
-        "methods": {name: row and dict(row) for name, row in methods.items()}
-        if isinstance(methods, Mapping)
-        else dict.fromkeys(methods),
+        "methods": rows,
         "budget": {"tokens": num_tokens},
         **plan,
     }

@@ -182,9 +182,13 @@ def drop_empty(content: dict[Any, Any]) -> None:
     content.setdefault("budget", {})
     for section in ("corpora", "tasks", "methods"):
         entries: Any = content.setdefault(section, {})
-        for name, entry in [*entries.items()] if isinstance(entries, dict) else ():
-            entry = {} if entry is None else entry
-            entries[name] = {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry
+        if not isinstance(entries, dict):  # refused later
+            continue
+        for name, entry in [*entries.items()]:
+            if entry is None:
+                entries[name] = {}
+            elif isinstance(entry, dict):
+                entries[name] = {field: value for field, value in entry.items() if value is not None}
 
 
 def describe_errors(content: dict[Any, Any], error: Any) -> list[str]:

@@ -58,7 +58,10 @@ def find_model(
         write_json(folder / "config.json", config)
     if not tasks:
         return folder, ""
-    report = keep_tasks(read_report(read_plan_file(output_dir), results), tasks)
+    report = read_report(read_plan_file(output_dir), results)
+    kept = {name: options for name, options in report.plan["tasks"].items() if name in tasks}
+    scored = {key: run for key, run in report.runs.items() if key[1] in kept}
+    report = replace(report, plan=report.plan | {"tasks": kept}, runs=scored)
     return folder, f"{make_results(report)}\n\n{describe_row(result, report)} {explain(report)}"
 
 
@@ -110,13 +113,6 @@ def describe_row(result: Result, report: Report) -> str:
             "has their means."
         )
     return f"{row} is this model."
-
-
-def keep_tasks(report: Report, tasks: list[str]) -> Report:
-    """Return a report of some of its tasks."""
-    kept = {name: options for name, options in report.plan["tasks"].items() if name in tasks}
-    runs = {key: run for key, run in report.runs.items() if key[1] in kept}
-    return replace(report, plan=report.plan | {"tasks": kept}, runs=runs)
 
 
 def make_results(report: Report) -> str:

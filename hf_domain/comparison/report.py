@@ -50,15 +50,20 @@ def write_report(output_dir: Path) -> Report:
 
 def describe(report: Report) -> dict[str, Any]:
     """Return the content of report.json."""
+    decisions = []
+    for (own, other), difference in report.decisions.items():
+        numbers = {} if difference is None else vars(difference)
+        decisions.append({"method": own, "compared_with": other, **numbers})
+    differences = {
+        row: {task: vars(difference) for task, difference in by_task.items()}
+        for row, by_task in report.differences.items()
+    }
     names = ("scores", "floors", "unlearned", "costs", "losses", "failed")
     return {name: getattr(report, name) for name in names} | {
         "answer": answer(report),
         "bets": [vars(bet) | {"difference": vars(bet.difference)} for bet in list_bets(report)],
-        "decisions": [
-            {"method": own, "compared_with": other, **({} if difference is None else vars(difference))}
-            for (own, other), difference in report.decisions.items()
-        ],
-        "differences": {row: {t: vars(d) for t, d in tasks.items()} for row, tasks in report.differences.items()},
+        "decisions": decisions,
+        "differences": differences,
     }
 
 
@@ -271,21 +276,23 @@ def explain(report: Report) -> str:
     budget, plan = report.plan["budget"], report.plan
     cost = f"{budget['tokens']:,} tokens" if budget["tokens"] else f"{budget['minutes']:g} minutes"
     seeds, pretrained = len(plan["seeds"]), len(plan["pretraining_seeds"])
-    codes = {r.environment.get("code", "unknown")[:8] for r in report.results.values() if r.is_done and r.environment}
+    environments = [result.environment for result in report.results.values() if result.is_done and result.environment]
+    codes = sorted({environment.get("code", "unknown")[:8] for environment in environments})
+    also = f" and {pretrained} of pre-training" if pretrained > 1 else ""
     parts = [
         f"Every pre-training had the same budget: {cost}.",
         "The cost of a row that starts from another row includes both.",
-        f"Scores are means over {seeds} seed{'s' * (seeds > 1)} of fine-tuning"
-        f"{f' and {pretrained} of pre-training' if pretrained > 1 else ''}.",
-        f"Learning rates of fine-tuning were chosen on the validation sets from {', '.join(map(str, rates))}."
-        if (rates := plan["learning_rates"])
-        else "",
-        "" if pretrained > 1 else "Each encoder was trained once: another seed of pre-training may change the order.",
-        f"The code changed between the results without a new version: {', '.join(sorted(codes))}."
-        if len(codes) > 1
-        else "",
+        f"Scores are means over {seeds} seed{'s' * (seeds > 1)} of fine-tuning{also}.",
     ]
-    return " ".join(filter(None, parts))
+    if rates := plan["learning_rates"]:
+        parts.append(
+            f"Learning rates of fine-tuning were chosen on the validation sets from {', '.join(map(str, rates))}."
+        )
+    if pretrained <= 1:
+        parts.append("Each encoder was trained once: another seed of pre-training may change the order.")
+    if len(codes) > 1:
+        parts.append(f"The code changed between the results without a new version: {', '.join(codes)}.")
+    return " ".join(parts)
 
 
 def make_markdown(report: Report, tables: Mapping[str, pd.DataFrame], picture: str) -> str:

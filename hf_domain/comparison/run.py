@@ -58,15 +58,13 @@ from hf_domain.safe_io import lock_folder, read_json, remove_unfinished, write_j
 from hf_domain.tasks.files import write_task_text
 from hf_domain.tasks.scores import read_predictions
 from hf_domain.tasks.trivial_baselines import score_floors
-from hf_domain.training.run_files import METRICS, STATE
-from hf_domain.training.run_folder import drop_checkpoint, find_checkpoint
+from hf_domain.training.run_folder import METRICS, STATE, drop_checkpoint, find_checkpoint
 
 # The slowest imports of the commands that most steps run.
 PRELOADED = [
     "hf_domain.comparison.run",
     "hf_domain.training.pretraining",
     "hf_domain.training.task_trainer",
-    "sklearn.metrics",  # which a fine-tuning imports when it is scored
 ]
 # Kinds of steps that need no GPU.
 WITHOUT_GPU = ("vocabulary", "datastore")

@@ -183,12 +183,12 @@ def find_same_models(runs: Runs) -> list[Set[str]]:
     for (row, task, seeds), run in runs.items():
         flags = {name: value for name, value in run.step.flags.items() if name != "nearest_vote"}
         trainings[row][task, seeds] = flags, run.step.needs
-    return [
-        {own, other}
-        for own, other in combinations(trainings, 2)
-        if (shared := trainings[own].keys() & trainings[other].keys())
-        and all(trainings[own][run] == trainings[other][run] for run in shared)
-    ]
+    pairs: list[Set[str]] = []
+    for own, other in combinations(trainings, 2):
+        shared = trainings[own].keys() & trainings[other].keys()
+        if shared and all(trainings[own][run] == trainings[other][run] for run in shared):
+            pairs.append({own, other})
+    return pairs
 
 
 def compare_tasks(row: str, draws: Mapping[str, Draws], same: Collection[Set[str]]) -> dict[str, Difference]:

@@ -174,8 +174,9 @@ def tokenize_corpus(
     }
     if isinstance(corpus, DatasetDict):
         options |= {"num_proc": num_proc, "load_from_cache_file": not overwrite_cache, "desc": "Tokenizing"}
+    pack = _pack_whole_documents if document_boundaries else _pack_documents
     tokenize = partial(
-        _truncate_documents if line_by_line else _pack_whole_documents if document_boundaries else _pack_documents,
+        _truncate_documents if line_by_line else pack,
         tokenizer=tokenizer,
         max_seq_length=max_seq_length,
         whole_words=whole_words,

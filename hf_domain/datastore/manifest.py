@@ -112,18 +112,19 @@ def _find_damage(content: dict[str, Any]) -> str | None:
         is_missing = value is None and name in ("engine_version", "index")
         if type(value) is not type(getattr(example, name)) and not is_missing:  # True is an int as well
             return name
-    parts, files, deleted, count = (content[name] for name in ("parts", "files", "deleted", "num_passages"))
+    parts = [str(name) for name in content["parts"]]
+    files, deleted, count = content["files"], content["deleted"], content["num_passages"]
     of_index = {name for name in files if name.startswith(f"{content['index']}/")}
+    are_files = all(FILE.fullmatch(name) and _describes_file(details) for name, details in files.items())
+    are_passages = all(type(number) is int and 0 <= number < count for number in deleted)
     conditions = {
         "max_length": 1 <= content["max_length"] <= MAX_LENGTH,
         "engine": content["engine"] in ENGINES,
         "index": content["index"] is None or INDEX.fullmatch(content["index"]),
-        "parts": all(PART.fullmatch(str(name)) for name in parts) and len({*map(str, parts)}) == len(parts),
-        "files": all(FILE.fullmatch(name) and _describes_file(files[name]) for name in files)
-        and sorted(files.keys() - of_index) == sorted(map(str, parts)),
+        "parts": all(map(PART.fullmatch, parts)) and len({*parts}) == len(parts),
+        "files": are_files and sorted(files.keys() - of_index) == sorted(parts),
         "num_passages": count >= 0,
-        "deleted": all(type(number) is int and 0 <= number < count for number in deleted)
-        and deleted == sorted({*deleted}),
+        "deleted": are_passages and deleted == sorted({*deleted}),
     }
     return next((name for name, holds in conditions.items() if not holds), None)
 

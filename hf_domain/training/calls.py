@@ -1,4 +1,4 @@
-"""How a model was made, for its card: the command of this process, or the call in Python; no secrets, no folders."""
+"""Check a call in Python, and say for a card how a model was made: by that call or a command, without secrets."""
 
 import os
 import re
@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import fields
+from difflib import get_close_matches
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainingArguments
 
 from hf_domain.training.settings import read_settings
 
@@ -20,6 +22,13 @@ SCRIPT_COMMANDS = {
     f"run_{name}": f"hf-domain {name}"
     for name in ("mlm", "classification", "ner", "qa", "distill", "sentences", "expand_vocab")
 }
+# The functions set these themselves; the last two exclude training.
+SET = (
+    *("output_dir", "do_train", "do_eval", "do_predict", "learning_rate", "seed", "local_rank"),
+    *("bf16_full_eval", "fp16_full_eval"),
+)
+# Names of `TrainingArguments`, or of other packages, for what an argument of the functions says.
+MEANT = {"per_device_train_batch_size": "batch_size", "budget": "num_tokens", "max_length": "max_seq_length"}
 # The call of Python that the cards show, instead of the command of this process.
 call: ContextVar[str | None] = ContextVar("call", default=None)
 # Whether errors speak of flags, because a command calls the functions of Python.
@@ -54,6 +63,23 @@ def name_arguments(**names: str) -> Iterator[None]:
         if not is_command.get() and len(error.args) == 1 and isinstance(text := error.args[0], str):
             error.args = (re.sub(r"(?<![\w-])--([a-z]\w*)", lambda flag: names.get(flag[1], flag[1]), text),)
         raise
+
+
+def check_names(function: Callable[..., Any], given: Mapping[str, Any], meant: Mapping[str, str]) -> None:
+    """Raise a TypeError unless all options are fields of `TrainingArguments` that the function does not set itself.
+
+    Args:
+        meant: Arguments of the function by names that mean them, besides `MEANT`.
+    """
+    meant, own = {**MEANT, **meant}, [*signature(function).parameters][:-1]
+    known = {item.name for item in fields(TrainingArguments) if item.init} - {*SET, *own, *meant}
+    for name in given:
+        if name not in known:
+            near = [meant[name]] if meant.get(name) in own else get_close_matches(name, [*own, *sorted(known)], n=1)
+            raise TypeError(
+                f"an option of {function.__name__} must be one of its arguments or a field of TrainingArguments that "
+                f"it does not set, but is {name}. {f'Did you mean {near[0]}?' if near else 'Leave it out.'}"
+            )
 
 
 def describe_call(function: Callable[..., Any], given: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from hf_domain.tasks.baseline import describe_unlearned
 from hf_domain.tasks.classification import find_vote
 from hf_domain.tasks.kind import KINDS
 from hf_domain.training.calls import call, describe_command, hide_folders
-from hf_domain.training.run_files import METRICS
+from hf_domain.training.run_folder import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -107,12 +107,6 @@ def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
         check_license(metadata.get(name))
     about, config = METHODS[card.method] if card.method else None, read_config(folder)
     base_model = metadata.pop("base_model", card.base_model if is_hub_id(card.base_model) else None)
-    has_code, foreign = has_own_code(config), ", trust_remote_code=True" if carries_foreign_code(folder) else ""
-    kind = next((kind for kind in KINDS.values() if kind.pipeline_tag == card.task), None)
-    question = {"question": "Who wrote it?", "context": card.example}
-    options = ', datastore="datastore"' if reads_passages(config) or config.get("appended_passage_length") else ""
-    options += foreign + (', labeled_texts="train.jsonl"' if find_vote(config) else "")
-    runs = re.findall("`+", card.example + card.model_name + card.command)
     data = ModelCardData(
         **metadata,
         library_name="transformers",
@@ -126,36 +120,55 @@ def format_card(folder: str | Path, card: Card, **metadata: Any) -> ModelCard:
         "base_model": hide_folders(card.base_model),
         "summary": summarize(card, about, config),
         "method_name": card.method_name or (about.title if about is not None else "fine-tuning"),
+        "paper": about.paper if about is not None else "",
+        "citation": about.citation if about is not None else "",
         "settings": {name: format_setting(value) for name, value in card.settings.items()},
         "command": hide_folders(card.command),
+        "command_language": "python" if card.command.startswith("hf_domain.") else "bash",
+        "package": name_package(),
     }
     return ModelCard.from_template(
         data,
         template_str=(files("hf_domain") / "model_card.md").read_text(encoding="utf-8"),
-        **vars(card) | text,
-        is_masked_lm=card.task == "fill-mask",
-        paper=about.paper if about is not None else "",
-        citation=about.citation if about is not None else "",
-        config=config,
-        model=quote(card.model_name),
-        text=quote(card.example),
-        row=quote(question if card.task == "question-answering" else card.example),
-        auto_class="AutoModel" if kind is None else kind.auto_class.__name__,
-        trust=", trust_remote_code=True" if has_code else foreign,
-        trust_foreign=foreign,
-        options=options,
-        is_task=card.task not in ("fill-mask", "feature-extraction"),
-        reads_passages=reads_passages(config),
-        vote=find_vote(config),
-        package=name_package(),
-        fence="`" * max([3, *(len(run) + 1 for run in runs)]),  # longer than any fence inside it
-        has_own_code=has_code,
-        only_auto_tokenizer=looks_up_words(folder),
-        command_language="python" if card.command.startswith("hf_domain.") else "bash",
+        **vars(card) | text | describe_usage(card) | describe_model(folder, config),
     )
 
 
+def describe_usage(card: Card) -> dict[str, Any]:
+    """Return what the template needs for the snippets that use a model."""
+    kind = next((kind for kind in KINDS.values() if kind.pipeline_tag == card.task), None)
+    question = {"question": "Who wrote it?", "context": card.example}
+    fences = re.findall("`+", card.example + card.model_name + card.command)
+    return {
+        "model": quote(card.model_name),
+        "text": quote(card.example),
+        "row": quote(question if card.task == "question-answering" else card.example),
+        "auto_class": "AutoModel" if kind is None else kind.auto_class.__name__,
+        "is_masked_lm": card.task == "fill-mask",
+        "is_task": card.task not in ("fill-mask", "feature-extraction"),
+        "fence": "`" * max([3, *(len(fence) + 1 for fence in fences)]),  # longer than any fence inside it
+    }
+
+
 # ------------------------------------------------------------------------------------------- what a saved model tells
+
+
+def describe_model(folder: str | Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Return what the template needs to know of a saved model: its code, its tokenizer, and what it reads."""
+    reads, vote, has_code = reads_passages(config), find_vote(config), has_own_code(config)
+    foreign = ", trust_remote_code=True" if carries_foreign_code(folder) else ""
+    passages = ', datastore="datastore"' if reads or config.get("appended_passage_length") else ""
+    texts = ', labeled_texts="train.jsonl"' if vote else ""
+    return {
+        "config": config,
+        "has_own_code": has_code,
+        "trust": ", trust_remote_code=True" if has_code else foreign,
+        "trust_foreign": foreign,
+        "options": passages + foreign + texts,
+        "reads_passages": reads,
+        "vote": vote,
+        "only_auto_tokenizer": looks_up_words(folder),
+    }
 
 
 def summarize(card: Card, about: Any, config: dict[str, Any]) -> str:
@@ -238,21 +251,24 @@ def make_run_card(
     base_model, metadata, sentence = describe_base(model_args.model_name_or_path, model_args.token)
     results, scores = describe_results(trainer, task, data_args, metrics)
     name = trainer.hub_model_id if trainer.args.push_to_hub else None
+    method_name = "distillation into a student" if student else ""
+    example = f"This is a {tokenizer.mask_token}." if task == "fill-mask" else "This is a text."
+    warnings = [describe_unlearned(metrics, split) for split in SPLIT_NAMES]
     card = Card(
         task=task,
         method="adalm" if student else find_method(folder, task, model_args),
         summary=student,
-        method_name="distillation into a student" if student else "",
+        method_name=method_name,
         model_name=name or folder.resolve().name,
         base_model=base_model,
         corpus=describe_data(trainer, data_args, metrics, documents, texts),
         settings=list_settings(trainer, metrics, model_args, data_args, passage_args),
         limits=describe_limits(task, bool(results), "general_loss" in metrics),
         license_note=f"{sentence} {describe_data_license(dataset, data_args.data_license)}",
-        example=f"This is a {tokenizer.mask_token}." if task == "fill-mask" else "This is a text.",
+        example=example,
         command=command or call.get() or describe_command(),
         results=results,
-        warning=next(filter(None, (describe_unlearned(metrics, each) for each in SPLIT_NAMES)), ""),
+        warning=next(filter(None, warnings), ""),
     )
     metadata |= {"data_license": data_args.data_license, "eval_results": scores or None}
     return format_card(folder, card, **metadata, datasets=[dataset] if dataset and is_hub_id(dataset) else None)

@@ -40,8 +40,7 @@ from hf_domain.training.out_of_memory import fit_to_memory
 from hf_domain.training.pretraining import train_masked_lm
 from hf_domain.training.pretraining_arguments import PretrainingArguments, check_files, check_options
 from hf_domain.training.run import load_tokenizer, run_evaluation, run_training, start_run, write_card
-from hf_domain.training.run_files import METRICS
-from hf_domain.training.run_folder import MADE, run_in_folder
+from hf_domain.training.run_folder import MADE, METRICS, run_in_folder
 
 SHAPE = (
     "student_name_or_path",

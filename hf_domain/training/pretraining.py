@@ -109,7 +109,8 @@ def train_masked_lm(
         The trainer, and the documents of the corpus.
     """
     check_options(model_args, data_args, training_args)
-    delta = load_delta(model_args)
+    vocabulary = model_args.expanded_vocabulary
+    delta = None if vocabulary is None else VocabularyDelta.load(vocabulary)
     # A recipe's length is the most that it takes.
     tokenizer = load_tokenizer(model_args, None if model_args.recipe else data_args.max_seq_length)
     model = load_masked_lm(model_args, tokenizer, delta)
@@ -206,11 +207,6 @@ def fit_training(
         logger.info(f"Blocks have {data_args.max_seq_length:,} tokens, the encoder's limit")
     if training_args.learning_rate is None:
         training_args.learning_rate = choose_pretraining_rate(model, METHODS[model_args.method])
-
-
-def load_delta(args: PretrainingArguments) -> VocabularyDelta | None:
-    """Load the delta of the expanded vocabulary; None without one."""
-    return None if args.expanded_vocabulary is None else VocabularyDelta.load(args.expanded_vocabulary)
 
 
 def load_masked_lm(

@@ -37,8 +37,7 @@ from hf_domain.training.cards import make_run_card
 from hf_domain.training.device import warn_of_slow_bfloat16
 from hf_domain.training.early_stopping import PATIENCE, LearnedStop, check_often, describe_stop, stop_early
 from hf_domain.training.method_rate import use_method_rate
-from hf_domain.training.run_files import START_RESULTS, STATE
-from hf_domain.training.run_folder import MADE, drop_checkpoint
+from hf_domain.training.run_folder import MADE, START_RESULTS, STATE, drop_checkpoint
 from hf_domain.training.sharding import prepare_sharding
 from hf_domain.training.streams import read_stream
 from hf_domain.training.terminal import (

@@ -23,11 +23,15 @@ from transformers import TrainingArguments
 from hf_domain.data.files import find_files
 from hf_domain.safe_io import finish_writing, identify_url, is_url, lock_folder, write_text
 from hf_domain.tasks.outputs import ANSWERS, LABELS, TAGS, VALIDATED
-from hf_domain.training.run_files import STATE
 
 logger = logging.getLogger(__name__)
 
 RUN_RECORD = "_run.json"
+# Written by Trainer.
+METRICS, STATE = "all_results.json", "trainer_state.json"
+# The held-out loss before the first step. It stays beside the model: a run that is killed while it ends, and resumed,
+# cannot measure it again for its card.
+START_RESULTS = "start_results.json"
 # Files that a command writes into its folder, and that another run would overwrite.
 MADE = (
     "config.json",
@@ -43,8 +47,6 @@ MADE = (
     *(f"{name}_results.json" for name in ("all", "train", "eval", "predict")),  # not START_RESULTS
     STATE,
     "predict*.txt",
-    "model.onnx*",
-    "model.pt2",
 )
 # What --overwrite_output_dir deletes first, because the new run may not write it: it would pass for its result.
 RESULTS = ("*_results.json", LABELS, TAGS, VALIDATED, *(f"{split}_{name}" for split in ("eval", "predict")

@@ -20,7 +20,7 @@ from hf_domain.tasks.labels import check_spread, check_values
 from hf_domain.tasks.sentences import Search, Similarity, load_texts
 from hf_domain.training.arguments import FineTunerArguments, check_work
 from hf_domain.training.run import run_training
-from hf_domain.training.run_files import METRICS
+from hf_domain.training.run_folder import METRICS
 from hf_domain.training.task_trainer import choose_learning_rate, locate_example
 from hf_domain.training.terminal import PLACES, describe_metrics, hide_load_report
 

@@ -8,7 +8,7 @@ from pretended_runs import get_address, pretend, run_comparison
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.results import find_best_runs
 from hf_domain.safe_io import read_json, write_json
-from hf_domain.training.run_files import METRICS
+from hf_domain.training.run_folder import METRICS
 
 METHODS = {"no_adaptation": None, "dapt": None}
 

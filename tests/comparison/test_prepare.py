@@ -11,7 +11,7 @@ from hf_domain.comparison.prepare import drop_repeated, load_plan, split_table
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.steps import name_steps, put_root
 from hf_domain.tasks.outputs import LABELS, format_labels
-from hf_domain.training.run_files import METRICS
+from hf_domain.training.run_folder import METRICS
 
 
 @pytest.mark.parametrize("kind", ["classification", "pairs", "ner", "qa"])

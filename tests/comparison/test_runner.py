@@ -23,8 +23,7 @@ from hf_domain.comparison.run import Interrupted, digest_vocabulary
 from hf_domain.comparison.steps import Step, list_steps
 from hf_domain.safe_io import read_json, write_json
 from hf_domain.training import run_folder
-from hf_domain.training.run_files import METRICS
-from hf_domain.training.run_folder import find_checkpoint
+from hf_domain.training.run_folder import METRICS, find_checkpoint
 
 
 @pytest.mark.figures

@@ -12,7 +12,7 @@ from hf_domain.comparison.run import Interrupted
 from hf_domain.comparison.steps import find_root, put_root
 from hf_domain.safe_io import read_json
 from hf_domain.tasks.outputs import LABELS, TAGS, format_labels, format_tags
-from hf_domain.training.run_files import METRICS
+from hf_domain.training.run_folder import METRICS
 
 SENTENCES = [f"the {animal} sat on the {place}" for animal in ("cat", "dog", "bird") for place in ("mat", "hill")] * 20
 METHODS = {
