@@ -56,6 +56,13 @@ def test_links_lead_somewhere(page):
             assert target.is_relative_to(ROOT / "docs"), f"{file} is not part of the site"
 
 
+def test_every_page_begins_with_what_its_reader_can_do():
+    starts = {
+        page: re.search(r"^# .*\n+(.*)", page.read_text(encoding="utf-8"))[1] for page in (ROOT / "docs").rglob("*.md")
+    }
+    assert [name(page) for page, start in starts.items() if not start.startswith("After this page you ")] == []
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
     assert {*re.findall(r"[\w/]+\.md", navigation)} == {
