@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from script_runs import save_tiny_bert, write_jsonl
+from script_runs import call_main, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 import hf_domain
@@ -48,8 +48,7 @@ def test_an_advice_is_a_plan_that_runs(files, capsys, monkeypatch):
     monkeypatch.setattr(advice, "time_training", lambda *_: found.facts.seconds_per_token)
     flags = {"encoder": files / "encoder", "corpus": files / "corpus.txt", "task": files / "mine"}
     flags |= {"minutes": 1, "max_seq_length": 16, "output_dir": files / "again"}
-    monkeypatch.setattr("sys.argv", ["advise", *(str(part) for name, v in flags.items() for part in (f"--{name}", v))])
-    script.main()
+    call_main(script.main, monkeypatch, **flags)
     again = yaml.safe_load((files / "again" / "plan.yaml").read_text())
     assert again["methods"] == json.loads(json.dumps(found.plan["methods"])) and again["budget"] == found.plan["budget"]
     assert f"Next: hf-domain compare {files / 'again' / 'plan.yaml'}" in capsys.readouterr().out

@@ -5,13 +5,13 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 from packaging.version import Version
+from script_runs import call_main
 from tiny_models import FAMILIES, make_config, make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 from transformers import (
@@ -266,17 +266,16 @@ def test_script(tmp_path, monkeypatch, tokenizer, capsys):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
 
-    def run(output, *flags):
-        arguments = ["--model_name_or_path", tmp_path / "model", "--output_dir", tmp_path / output, *flags]
-        monkeypatch.setattr(sys, "argv", ["run_export.py", *map(str, arguments)])
-        run_export.main()
+    def run(output, **flags):
+        flags |= {"model_name_or_path": tmp_path / "model", "output_dir": tmp_path / output}
+        call_main(run_export.main, monkeypatch, **flags)
         return load(tmp_path / output / "onnx" / "model.onnx")
 
-    exported = run("output", "--max_seq_length", 64)
+    exported = run("output", max_seq_length=64)
     assert f"{model.num_parameters():,} parameters" in capsys.readouterr().out
     inputs = make_inputs(model, tokenizer, (2, 5))
     torch.testing.assert_close(exported(**inputs)["logits"], model(**inputs).logits)
-    states = run("encoder", "--head", "encoder")(**inputs)["last_hidden_state"]
+    states = run("encoder", head="encoder")(**inputs)["last_hidden_state"]
     torch.testing.assert_close(states, model.model(**inputs).last_hidden_state)
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"architectures": ["VarMAEForDancing"]}))

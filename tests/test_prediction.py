@@ -3,7 +3,6 @@
 import csv
 import json
 import logging
-import sys
 
 import datasets
 import pandas as pd
@@ -11,7 +10,7 @@ import pytest
 import torch
 import transformers
 from datasets import ClassLabel, Dataset
-from script_runs import save_tiny_bert
+from script_runs import call_main, save_tiny_bert
 from tiny_models import make_config
 from tiny_tokenizers import SENTENCES, make_tokenizer
 from transformers import (
@@ -258,9 +257,7 @@ def test_a_rada_reads_as_many_passages_as_in_fine_tuning(tmp_path, monkeypatch):
         for number in (None, 3):
             predict(model, SENTENCES[:2], datastore=options["datastore"], num_passages=number)
     assert asked == [2, 3, 2, 3]  # a number that is given for once is not kept
-    arguments = [str(tmp_path / "task"), str(write_rows(tmp_path, rows)), "--datastore", options["datastore"]]
-    monkeypatch.setattr(sys, "argv", ["predict", *arguments])
-    main()
+    call_main(main, monkeypatch, tmp_path / "task", write_rows(tmp_path, rows), datastore=options["datastore"])
     assert asked[4:] == [2]
     # Another fine-tuning keeps the number; a model of an earlier version has 10.
     again = hf_domain.fine_tune(tmp_path / "task", {"train": rows}, **options | {"output_dir": tmp_path / "again"})
@@ -289,8 +286,7 @@ def test_labeled_texts_vote(save, tmp_path, monkeypatch, capsys, caplog):
     of_classes = labeled.cast_column("topic", ClassLabel(names=["animal", "plant"]))  # other ids than the model's
     assert predict(folder, ["cats or a dog"], labeled_texts=of_classes)[0] == row
     file = write_rows(tmp_path, [*labeled])
-    monkeypatch.setattr(sys, "argv", ["predict", str(folder), str(file), "--labeled_file", str(file)])
-    main()
+    call_main(main, monkeypatch, folder, file, labeled_file=file)
     assert sum(line.startswith("{") for line in capsys.readouterr().out.splitlines()) == 4
 
     with pytest.raises(ValueError, match=r"must have labeled texts, but none are given. .* as labeled_texts"):
@@ -369,8 +365,7 @@ def test_other_columns_are_passed_on(save, tmp_path, monkeypatch):
     assert rows.features["label"] == ClassLabel(names=["a", "b"]) and rows["label"][:] == [0, 1]
     assert rows.column_names == ["text", "label", "prediction"] and isinstance(rows["prediction"][0], float)
     file = write_rows(tmp_path, [{"text": text, "date": "2024-05-01"} for text in SENTENCES[:2]])
-    monkeypatch.setattr(sys, "argv", ["predict", str(folder), str(file), "--output_file", str(tmp_path / "out.jsonl")])
-    main()
+    call_main(main, monkeypatch, folder, file, output_file=tmp_path / "out.jsonl")
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["date"][:10] for line in lines] == ["2024-05-01"] * 2
 
@@ -386,9 +381,7 @@ def check_csv(tmp_path, folder, rows, monkeypatch, lists):
     """Compare the lists of a CSV with those of JSON lines."""
     for name in ("labels.csv", "labels.jsonl"):
         (tmp_path / name).unlink(missing_ok=True)
-        arguments = ["predict", str(folder), str(write_rows(tmp_path, rows)), "--output_file", str(tmp_path / name)]
-        monkeypatch.setattr(sys, "argv", arguments)
-        main()
+        call_main(main, monkeypatch, folder, write_rows(tmp_path, rows), output_file=tmp_path / name)
     expected = [json.loads(line) for line in (tmp_path / "labels.jsonl").read_text(encoding="utf-8").splitlines()]
     with (tmp_path / "labels.csv").open(encoding="utf-8", newline="") as file:
         found = [{name: json.loads(row[name]) for name in lists} for row in csv.DictReader(file)]
@@ -422,22 +415,18 @@ def test_command(save, tmp_path, monkeypatch, capsys):
     _, _, folder = save(AutoModelForSequenceClassification, **name_labels())
     (tmp_path / "new.txt").write_text("\n".join(SENTENCES), encoding="utf-8")
     expected = predict(folder, SENTENCES).to_list()
-    arguments = ["predict", str(folder), str(tmp_path / "new.txt")]
-    monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setattr(logging.getLogger("hf_domain"), "handlers", [])  # of a run of another test in this process
     capsys.readouterr()
-    main()
+    call_main(main, monkeypatch, folder, tmp_path / "new.txt")
     shown = capsys.readouterr()
     assert [json.loads(line)["prediction"] for line in shown.out.splitlines()] == [
         row["prediction"] for row in expected
     ]
     assert not shown.err  # neither bars nor warnings
-    monkeypatch.setattr(sys, "argv", [*arguments, "--verbose"])
-    main()
+    call_main(main, monkeypatch, folder, tmp_path / "new.txt", "--verbose")
     assert "100%" in capsys.readouterr().err
     for name in ("labels.csv", "labels.jsonl"):
-        monkeypatch.setattr(sys, "argv", [*arguments, "--output_file", str(tmp_path / name)])
-        main()
+        call_main(main, monkeypatch, folder, tmp_path / "new.txt", output_file=tmp_path / name)
     table = pd.read_csv(tmp_path / "labels.csv")
     assert list(table.columns) == ["text", "prediction", *(f"probabilities.{label}" for label in LABELS)]
     assert table["probabilities.law"].tolist() == pytest.approx([row["probabilities"]["law"] for row in expected])

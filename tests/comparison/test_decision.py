@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pretended_runs import SENTENCES, pretend, run_comparison, write_plan
 from scipy.stats import norm
-from script_runs import write_jsonl
+from script_runs import call_main, write_jsonl
 
 from hf_domain.comparison import decision
 from hf_domain.comparison.decision import (
@@ -85,9 +85,8 @@ def test_the_best_bet_comes_first_with_its_chance_and_its_price(answer, tmp_path
     assert [bet.gain for bet in bets] == sorted([bet.gain for bet in bets], reverse=True)
     assert any(text.startswith("What could change this: twice the seeds (") for text in rest)
     assert f"hf-domain predict plan/steps/{report.models['a'].step.id} new.jsonl" in "".join(rest)
-    monkeypatch.setattr("sys.argv", ["compare.py", str(tmp_path / "plan.yaml"), "--report_only"])
-    compare.main()  # the terminal ends with the same answer
-    assert told in capsys.readouterr().out.split("The report: ")[1]
+    call_main(compare.main, monkeypatch, tmp_path / "plan.yaml", "--report_only")
+    assert told in capsys.readouterr().out.split("The report: ")[1]  # the terminal ends with the same answer
     page = (tmp_path / "plan" / "report.html").read_text()
     assert f'<p class="answer">{told}</p>' in page
 

@@ -2,9 +2,9 @@
 
 import json
 import lzma
-import sys
 
 import pack_results
+from script_runs import call_main
 
 
 def test_every_result_is_packed_once_and_the_same_each_time(content, tmp_path, monkeypatch, run_plan):
@@ -12,8 +12,7 @@ def test_every_result_is_packed_once_and_the_same_each_time(content, tmp_path, m
     run_plan()
     packed = []
     for _ in range(2):
-        monkeypatch.setattr(sys, "argv", ["pack_results.py", str(tmp_path / "plan"), str(tmp_path / "packed")])
-        pack_results.main()
+        call_main(pack_results.main, monkeypatch, tmp_path / "plan", tmp_path / "packed")
         packed.append((tmp_path / "packed" / "results.jsonl.xz").read_bytes())
     assert packed[0] == packed[1] and ".png" not in (tmp_path / "packed" / "report.md").read_text()
     lines = [json.loads(line) for line in lzma.decompress(packed[0]).splitlines()]

@@ -1,7 +1,6 @@
 """What a published model shows of its comparison."""
 
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import pandas as pd
 import pytest
 from huggingface_hub import ModelCard
 from pretended_runs import get_address, pretend
+from script_runs import call_main
 from tiny_models import make_masked_lm
 from tiny_tokenizers import make_bert_tokenizer
 
@@ -103,21 +103,18 @@ def test_facts_enter_the_card_and_the_rest_stays(tmp_path):
 
 
 def test_script_needs_one_model(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["publish", "--model_name_or_path", "someone/a", "--comparison", "b"])
     with pytest.raises(ValueError, match=r"publish needs .* but has model_name_or_path and comparison. Name either"):
-        script.main()
+        call_main(script.main, monkeypatch, model_name_or_path="someone/a", comparison="b")
 
 
 def test_script_pushes_a_folder_with_its_name_on_the_card(tmp_path, monkeypatch, capsys):
     folder, pushed = save_model(tmp_path / "adapted"), []
     monkeypatch.setattr(script, "publish", lambda *given, **options: pushed.append((given, options)) or "the commit")
-    flags = ["publish", "--model_name_or_path", str(folder), "--license", "mit"]
-    monkeypatch.setattr(sys, "argv", flags)
-    script.main()
+    flags = {"model_name_or_path": folder, "license": "mit"}
+    call_main(script.main, monkeypatch, **flags)
     assert capsys.readouterr().out == f"Ready for the Hub: {folder}\n" and not pushed
     assert "# adapted\n" in read_card(folder).text and read_card(folder).data.license == "mit"
-    monkeypatch.setattr(sys, "argv", [*flags, "--repo_id", "you/cats", "--private", "true"])
-    script.main()
+    call_main(script.main, monkeypatch, repo_id="you/cats", private="true", **flags)
     assert pushed == [((Path(folder), "you/cats"), {"private": True})] and "# you/cats\n" in read_card(folder).text
     assert capsys.readouterr().out.endswith("the commit\n")
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from pretended_runs import pretend, run_comparison, write_plan
+from script_runs import call_main
 
 from hf_domain.comparison import figures, report
 from hf_domain.comparison.decision import format_points, list_bets
@@ -177,8 +178,7 @@ def test_a_comparison_in_which_nothing_learned_says_so_first(content, tmp_path, 
     content["methods"] = {"dapt": None, "varmae": None}
     path = write_plan(content, tmp_path)
     run_comparison(load_plan(path), tmp_path / "plan", execute=make_run(None))
-    monkeypatch.setattr("sys.argv", ["compare.py", str(path), "--report_only"])
-    compare.main()
+    call_main(compare.main, monkeypatch, path, "--report_only")
     sentence = "No row learned: all 8 fine-tunings are no better than the majority baseline"
     assert (tmp_path / "plan" / "report.md").read_text().split("\n\n")[1].startswith(f"**{sentence}")
     assert sentence in capsys.readouterr().out.splitlines()[-1]

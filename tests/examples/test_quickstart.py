@@ -1,11 +1,10 @@
 """The demo, on data made here."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from script_runs import save_tiny_bert, write_jsonl
+from script_runs import call_main, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 
 from hf_domain import advice
@@ -39,11 +38,9 @@ def run_quickstart(monkeypatch, inputs, seconds_per_token=1.0, **options):
         "max_seq_length": 32,
         **options,
     }
-    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value) if value is not None]
-    monkeypatch.setattr(sys, "argv", ["quickstart.py", *arguments])
     monkeypatch.chdir(inputs)  # a relative output folder, as by default
     monkeypatch.setenv("HF_MODULES_CACHE", str(inputs / "modules"))
-    quickstart.main()
+    call_main(quickstart.main, monkeypatch, **options)
 
 
 def test_from_a_table_to_the_best_model(monkeypatch, inputs, capfd):
@@ -73,8 +70,7 @@ def test_from_a_table_to_the_best_model(monkeypatch, inputs, capfd):
 
     # A comparison's folder is a model.
     capfd.readouterr()
-    monkeypatch.setattr(sys, "argv", ["predict.py", "output/plan", "mine.csv", "--text_column_names", "body"])
-    predict.main()
+    call_main(predict.main, monkeypatch, "output/plan", "mine.csv", text_column_names="body")
     told = capfd.readouterr()
     assert "The model: output/plan/steps/" in told.err
     # Scripts that ran before in this process log to the same stream.
@@ -101,10 +97,8 @@ def test_models_of_a_quickstart_are_published(monkeypatch, inputs, capfd):
 
 def run_publish(monkeypatch, capfd, **options):
     """Run the script; returns the folder that it names."""
-    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-    monkeypatch.setattr(sys, "argv", ["publish.py", *arguments])
     capfd.readouterr()
-    publish.main()
+    call_main(publish.main, monkeypatch, **options)
     return Path(capfd.readouterr().out.rpartition("Ready for the Hub: ")[2].strip())
 
 

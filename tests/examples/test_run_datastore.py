@@ -1,9 +1,9 @@
 """examples/build_datastore.py, as the command line runs it."""
 
 import json
-import sys
 
 import pytest
+from script_runs import call_main
 from tiny_tokenizers import SENTENCES, make_bert_tokenizer
 
 from hf_domain.datastore import Datastore
@@ -23,12 +23,7 @@ def folder(tmp_path):
 
 
 def run(module, monkeypatch, capsys, **flags):
-    argv = ["script.py"]
-    for name, value in flags.items():
-        values = [] if value is True else value if isinstance(value, list) else [value]
-        argv += [f"--{name}", *map(str, values)]
-    monkeypatch.setattr(sys, "argv", argv)
-    module.main()
+    call_main(module.main, monkeypatch, **flags)
     return capsys.readouterr().out
 
 

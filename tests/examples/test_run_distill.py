@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from script_runs import save_tiny_bert
+from script_runs import call_main, save_tiny_bert
 from tiny_tokenizers import SENTENCES
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
@@ -32,14 +31,10 @@ def run(monkeypatch, tmp_path, teacher):
     defaults |= {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 24, "max_seq_length": 16}
     defaults |= {"per_device_train_batch_size": 8, "teacher_steps": 2, "student_steps": 6, "learning_rate": 1e-3}
     defaults |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    defaults |= {"output_dir": tmp_path / "output"}
 
     def run(**options):
-        arguments = ["run_distill.py", "--output_dir", str(tmp_path / "output")]
-        for name, value in (defaults | options).items():
-            if value is not None:
-                arguments += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-        monkeypatch.setattr(sys, "argv", arguments)
-        run_distill.main()
+        call_main(run_distill.main, monkeypatch, **(defaults | options))
         return tmp_path / "output" / str(options.get("strategy", "adapt_and_distill"))
 
     return run

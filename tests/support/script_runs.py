@@ -45,14 +45,20 @@ def read_losses(folder):
     return {line["step"]: line["loss"] for line in log if "loss" in line}
 
 
+def call_main(main, monkeypatch, *arguments, **flags):
+    """Call main() with a command line; a flag that is None is left out."""
+    argv = ["script.py", *map(str, arguments)]
+    for name, value in flags.items():
+        if value is not None:
+            argv += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    monkeypatch.setattr(sys, "argv", argv)
+    main()
+
+
 def run_script(main, monkeypatch, output_dir, **flags):
     """Call main() with flags; returns all_results.json."""
     defaults = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "seed": 1}
     if "resume_from_checkpoint" not in flags:
         defaults["overwrite_output_dir"] = True  # a test may run several times into one folder
-    argv = ["script.py", "--output_dir", str(output_dir)]
-    for name, value in (defaults | flags).items():
-        argv += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
-    monkeypatch.setattr(sys, "argv", argv)
-    main()
+    call_main(main, monkeypatch, output_dir=output_dir, **(defaults | flags))
     return json.loads(Path(output_dir, "all_results.json").read_text())

@@ -1,12 +1,11 @@
 """What several models say together, against sums by hand."""
 
 import json
-import sys
 
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
-from script_runs import save_tiny_bert, write_jsonl
+from script_runs import call_main, save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
@@ -84,11 +83,8 @@ def test_models_label_together(save, tmp_path, monkeypatch, capsys):
     splits = predict(models, DatasetDict(new=rows))
     assert splits["new"][:] == together[:]
     write_jsonl(tmp_path / "rows.jsonl", [*rows])
-    monkeypatch.setattr(
-        sys, "argv", ["predict", str(models[0]), str(tmp_path / "rows.jsonl"), "--ensemble", *map(str, models[1:])]
-    )
     capsys.readouterr()
-    main()
+    call_main(main, monkeypatch, models[0], tmp_path / "rows.jsonl", ensemble=models[1:])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [json.loads(line)["prediction"] for line in lines] == together["prediction"][:]
     with pytest.raises(ValueError, match="one model or more, but has none"):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import save_tiny_bert
+from script_runs import call_main, save_tiny_bert
 from tiny_tokenizers import SENTENCES
 
 import hf_domain
@@ -74,8 +74,6 @@ def test_masked_lm_of_a_distillation_is_accumulated_too(encoder, tmp_path, memor
     options = {"model_name_or_path": encoder, "strategy": "from_scratch", "train_file": tmp_path / "corpus.txt"}
     options |= {"num_hidden_layers": 1, "student_steps": 2, "max_seq_length": 16, "save_strategy": "no"}
     options |= {"per_device_train_batch_size": 8, "use_cpu": True, "output_dir": tmp_path / "students"}
-    arguments = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-    monkeypatch.setattr("sys.argv", ["run_distill.py", *arguments])
-    run_distill.main()
+    call_main(run_distill.main, monkeypatch, **options)
     assert "batches of 4 and --gradient_accumulation_steps 2" in caplog.text
     assert list(tmp_path.glob("students/from_scratch/adapted/*.safetensors"))
