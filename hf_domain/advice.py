@@ -29,8 +29,8 @@ from hf_domain.extras import explain_missing
 from hf_domain.methods import METHODS
 from hf_domain.methods.stock_models import decode_labeled_rows_only
 from hf_domain.safe_io import read_json, write_json
-from hf_domain.tasks.files import find_texts, get_text
-from hf_domain.tasks.scores import read_examples
+from hf_domain.tasks.files import find_texts, get_text, read_examples
+from hf_domain.tasks.kind import PLAN_KINDS
 
 # Documents and examples of a sample: enough for two digits.
 SAMPLE = 500
@@ -316,7 +316,7 @@ def time_training(model: PreTrainedModel, length: int, batch: int = 8, steps: in
 
 def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
     """List the rows that the facts speak for, the most important first."""
-    voting = [task.name for task in facts.tasks if task.kind in RECIPES["vote"].kinds]
+    voting = [task.name for task in facts.tasks if PLAN_KINDS[task.kind].problem_type]
     is_small = facts.tokens <= SMALL
     is_broken = facts.broken >= MANY_BROKEN and facts.unknown < UNREADABLE
     text = sum(task.train * task.count_tokens() for task in facts.tasks)
@@ -452,9 +452,11 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
 
 def get_options(task: TaskFacts, effort: Effort) -> dict[str, Any]:
     """Return the options of a task: a length that holds nearly every example, and with quick steps balanced labels."""
-    if task.kind == "qa":
+    kind = PLAN_KINDS[task.kind]
+    if kind.keeps_length:
         return {}
-    balance = {"class_weights": "balanced"} if effort.is_quick and task.kind == "classification" else {}
+    is_rare = effort.is_quick and kind.problem_type == "single_label_classification"
+    balance = {"class_weights": "balanced"} if is_rare else {}
     return {"options": {"max_seq_length": task.choose_length(effort.max_tokens)} | balance}
 
 

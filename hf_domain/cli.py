@@ -75,8 +75,8 @@ def describe_commands() -> str:
 
 
 def find_module(name: str) -> str:
-    """Return the module of a command."""
-    return f"hf_domain.examples.{COMMANDS[name][0]}"
+    """Return the module of a command; a kind of task of another package names its module itself."""
+    return f"hf_domain.examples.{COMMANDS[name][0]}" if name in COMMANDS else name
 
 
 def import_command(name: str) -> ModuleType:

@@ -21,7 +21,8 @@ from hf_domain.datastore.elasticsearch_index import PACKAGES
 from hf_domain.extras import explain_missing
 from hf_domain.hub import is_hub_id
 from hf_domain.safe_io import is_url
-from hf_domain.tasks.files import PLAN_KINDS, Task, check_task_files, find_kind
+from hf_domain.tasks.files import Task, check_task_files, find_plan_kind
+from hf_domain.tasks.kind import PLAN_KINDS
 from hf_domain.training.arguments import ScriptParser, find_damage, find_wrong_values
 
 # Flags that a comparison sets itself, or that change what it counts or scores.
@@ -205,10 +206,12 @@ def _check_task(task: Task, plan: Plan) -> list[str]:
         problems.append(wrong if task.corpus else missing)
     if not task.kind:
         try:
-            find_kind(task.get_file("train"), plan.folder)
+            find_plan_kind(task.get_file("train"), plan.folder)
         except ValueError as error:
             return [*problems, str(error)]
-    if task.metric not in (known := PLAN_KINDS[task.kind].metrics):
+    if task.kind not in PLAN_KINDS:
+        return [*problems, f"kind must be one of {', '.join(PLAN_KINDS)}, but is {task.kind}. Set one of them."]
+    if task.metric not in (known := PLAN_KINDS[task.kind].plan_metrics):
         problems.append(
             f"metric must be one of {', '.join(known)} for {task.kind}, but is {task.metric}. Set one of them."
         )
@@ -263,10 +266,12 @@ def _check_tasks(method: Row, plan: Plan) -> list[str]:
             f"tasks must be among {', '.join(plan.tasks)}, but there is {', '.join(unknown)}. Correct the list."
         )
     known = [plan.tasks[task] for task in tasks if task in plan.tasks]
-    if unfit := {task.kind for task in known if task.kind} - {*recipe.kinds}:
+    voting = [kind for kind, own in PLAN_KINDS.items() if own.problem_type]
+    unfit = {task.kind for task in known if task.kind in PLAN_KINDS} - {*voting}
+    if unfit and recipe.fine_tuning.get("nearest_vote"):
         problems.append(
-            f"{name} needs tasks of the kinds {', '.join(recipe.kinds)}, but has {', '.join(sorted(unfit))}. "
-            "Name others in `tasks`."
+            f"{name} needs tasks of the kinds {', '.join(voting)}, but has {', '.join(sorted(unfit))}. Name others in "
+            "`tasks`."
         )
     flags = [plan.fine_tuning, recipe.fine_tuning, method.fine_tuning, *(task.options for task in known)]
     searches = {"nearest_vote": "tantivy"} if any(group.get("nearest_vote") for group in flags) else {}

@@ -19,7 +19,8 @@ from hf_domain.comparison.rows import RECIPES, RENAMED, Recipe
 from hf_domain.extras import require
 from hf_domain.methods import BASELINE
 from hf_domain.safe_io import write_text
-from hf_domain.tasks.files import PLAN_KINDS, Task, find_kind
+from hf_domain.tasks.files import Task, find_plan_kind
+from hf_domain.tasks.kind import PLAN_KINDS
 from hf_domain.training.settings import read_settings
 
 logger = logging.getLogger(__name__)
@@ -284,10 +285,11 @@ def complete_plan(plan: Plan) -> None:
         task.corpus = task.corpus or (domains[0] if len(domains) == 1 else "")
         if not task.kind:
             try:
-                task.kind = find_kind(task.get_file("train"), plan.folder)  # type: ignore[assignment]
+                task.kind = find_plan_kind(task.get_file("train"), plan.folder)
             except ValueError:
                 continue
-        task.metric = task.metric or PLAN_KINDS[task.kind].metrics[0]
+        if task.kind in PLAN_KINDS:
+            task.metric = task.metric or PLAN_KINDS[task.kind].plan_metrics[0]
 
 
 def add_seeds(plan: Plan, num_seeds: int) -> None:

@@ -21,15 +21,9 @@ from hf_domain.data.corpora import load_corpus
 from hf_domain.data.files import SPLITS, load_table
 from hf_domain.data.objects import write_files
 from hf_domain.safe_io import fingerprint_files, write_whole
-from hf_domain.tasks.files import (
-    PLAN_KINDS,
-    Task,
-    get_label,
-    name_label_column,
-)
-from hf_domain.tasks.kind import find_kind
+from hf_domain.tasks.files import Task, read_examples
+from hf_domain.tasks.kind import PLAN_KINDS, TaskKind, find_kind
 from hf_domain.tasks.labels import name_multi_hot
-from hf_domain.tasks.scores import read_examples
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +96,8 @@ def split_table(
     if label_column is not None and label_column != "label":
         table = table.rename_column(label_column, "label")
     kind = find_kind({*table.column_names})
-    name = next(name for name, own in PLAN_KINDS.items() if own.reader is kind)
-    columns = PLAN_KINDS[name].texts or find_text_columns(table, label_column=name_label_column(name, table[0]))
-    kept = drop_repeated([*table], name, columns)
+    columns = kind.texts or find_text_columns(table, label_column=kind.find_label_column(table.column_names))
+    kept = drop_repeated([*table], kind, columns)
     if not kept:
         raise ValueError(
             f"a table must have texts with one label each, but each text of {file} has several. Check the columns."
@@ -131,7 +124,7 @@ def prepare_data(plan: Plan, output_dir: Path) -> None:
     """
     folder = output_dir / FOLDER
     for name, task in plan.tasks.items():
-        if task.kind == "multi_label":
+        if PLAN_KINDS[task.kind].problem_type == "multi_label_classification":
             name_labels(name, task, plan, folder)
     for name, corpus in plan.corpora.items():
         if not corpus.validation_file:
@@ -186,19 +179,14 @@ def localize(file: Path, plan: Plan) -> str:
     return os.path.relpath(file.resolve(), plan.folder.resolve())
 
 
-def drop_repeated(rows: Rows, kind: str, columns: Sequence[str]) -> Rows:
+def drop_repeated(rows: Rows, kind: type[TaskKind], columns: Sequence[str]) -> Rows:
     """Keep one item of each text, and none if its labels differ: else a text would be both trained on and tested."""
-    kept: dict[str, dict[str, Any]] = {}
+    kept: dict[str, tuple[str, dict[str, Any]]] = {}
     ambiguous = set()
     for row in rows:
-        key = json.dumps([row.get(column) for column in columns])
-        first = kept.setdefault(key, row)
-        if _name_label(kind, first) != _name_label(kind, row):
+        key, label = json.dumps([row.get(column) for column in columns]), row.get(kind.find_label_column(row))
+        # Several labels of a text have no order, but the tags of its words do.
+        own = json.dumps(sorted(map(str, label)) if kind.problem_type and isinstance(label, list) else label)
+        if kept.setdefault(key, (own, row))[0] != own:
             ambiguous.add(key)
-    return [row for key, row in kept.items() if key not in ambiguous]
-
-
-def _name_label(kind: str, row: dict[str, Any]) -> str:
-    label: Any = {"ner": row.get("tags"), "qa": row.get("answers")}.get(kind, get_label(kind, row))
-    is_set = kind not in ("ner", "qa") and isinstance(label, list)
-    return json.dumps(sorted(map(str, label)) if is_set else label)
+    return [row for key, (_, row) in kept.items() if key not in ambiguous]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_domain.methods import METHODS
-from hf_domain.tasks.files import PLAN_KINDS
 
 
 @dataclass(frozen=True)
@@ -28,11 +27,9 @@ class Recipe:
     after: str | None = None
     """The row that it starts from by default; None if it can start from the plan's encoder."""
     expands_vocabulary: bool = False
-    old_words: tuple[str, ...] = ()
-    """Kinds of tasks that are fine-tuned with the tokenizer of the plan's encoder, which has no new words."""
+    old_words: bool = False
+    """Whether tasks that label words take the tokenizer of the plan's encoder, which has no new words."""
     reads_datastore: bool = False
-    kinds: tuple[str, ...] = tuple(PLAN_KINDS)
-    """Kinds of tasks that it supports."""
     pretraining: dict[str, Any] = field(default_factory=dict)
     """Flags of the masked-LM stage, beside the method's own defaults."""
     fine_tuning: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +56,7 @@ RECIPES = {
         method="dapt",
         note="Tasks with entities are fine-tuned with the old tokenizer, without the new words.",
         expands_vocabulary=True,
-        old_words=("ner",),
+        old_words=True,
     ),
     "exbert": Recipe("exBERT", method="exbert", expands_vocabulary=True),
     "gmap": Recipe("G-MAP", after="dapt", fine_tuning={"method": "gmap"}),
@@ -78,7 +75,6 @@ RECIPES = {
     "vote": Recipe(
         "vote of the nearest training texts",
         after="dapt",
-        kinds=("classification", "multi_label", "regression"),
         fine_tuning={"nearest_vote": True},
     ),
 }

@@ -55,8 +55,7 @@ from hf_domain.comparison.steps import (
 )
 from hf_domain.environment import describe_environment
 from hf_domain.safe_io import lock_folder, read_json, remove_unfinished, write_json
-from hf_domain.tasks.files import write_task_text
-from hf_domain.tasks.scores import read_predictions
+from hf_domain.tasks.files import read_predictions, write_task_text
 from hf_domain.tasks.trivial_baselines import score_floors
 from hf_domain.training.run_folder import METRICS, STATE, drop_checkpoint, find_checkpoint
 
@@ -552,20 +551,21 @@ def run_command(
 
 
 def _run(arguments: list[str], folder: Path, log: Path, num_threads: int | None, device: str | None) -> None:
+    is_own = arguments[0] in cli.COMMANDS
     gc.freeze()  # a collection would write to, and so copy, all that the server imported
     end_with_parent()  # it would write its output into that of the next run
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     # A step trains on one device: on two its batches, and so its tokens, would be twice those of the plan.
     os.environ["CUDA_VISIBLE_DEVICES"] = device or os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     with log.open("w", encoding="utf-8") as output:
-        output.write(shlex.join(["hf-domain", *arguments]) + "\n")
+        output.write(shlex.join([*(["hf-domain"] if is_own else ["python", "-m"]), *arguments]) + "\n")
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
     os.chdir(folder)
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    sys.argv = ["hf-domain", *arguments]
-    cli.main()
+    sys.argv = ["hf-domain", *arguments] if is_own else arguments
+    cli.main() if is_own else cli.import_command(arguments[0]).main()
     log.with_suffix(ENDED).touch()
 
 

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from hf_domain.comparison.plan import Plan
-from hf_domain.tasks.scores import ExampleScores, count_examples
+from hf_domain.tasks.files import count_examples
+from hf_domain.tasks.scores import ExampleScores
 
 RESAMPLES = 2000
 CONFIDENCE, ALPHA = 0.95, 0.05

@@ -18,7 +18,7 @@ from hf_domain.data.json_lines import read_rows
 from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
 from hf_domain.safe_io import fingerprint_files
-from hf_domain.tasks.files import name_label_column
+from hf_domain.tasks.kind import PLAN_KINDS
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.recipes import TRAINING_RECIPES
 from hf_domain.training.run_folder import CHECKPOINT_FILES
@@ -43,8 +43,6 @@ FINE_TUNING: dict[str, Any] = {
     "warmup_steps": 0.1,
     "train_sampling_strategy": "group_by_length",
 }
-# The command of a kind of tasks, if its name differs.
-TASK_COMMANDS = {"multi_label": "classification", "regression": "classification"}
 CACHE_FLAGS = ("memory_cache", "passage_cache")
 # Flags of masked LM that a held-out loss takes: another learning rate must not measure the same loss again.
 EVALUATION_FLAGS = {
@@ -363,9 +361,9 @@ class StepLister:
     def fine_tune(self, row: str, task_name: str, seed: int, known: list[str], trials: Sequence[str] = ()) -> Step:
         """Return the step that fine-tunes an encoder and tests it."""
         plan, task, encoder = self.plan, self.plan.tasks[task_name], self.name_encoder(row, task_name)
-        recipe = self.plan.get_recipe(row)
+        recipe, kind = self.plan.get_recipe(row), PLAN_KINDS[task.kind]
         name = f"{row}-{task_name}{self.suffix if encoder else ''}-seed{seed}"
-        reads_old_words = any(task.kind in plan.get_recipe(each).old_words for each in plan.list_starts(row))
+        reads_old_words = kind.labels_words and any(plan.get_recipe(each).old_words for each in plan.list_starts(row))
         flags = self.join_flags(
             {"model_name_or_path": self.get_encoder(row, task_name)},
             {f"{split}_file": task.get_file(split) for split in SPLITS},
@@ -389,15 +387,11 @@ class StepLister:
             flags["datastore"] = f"{name_folder(needs[-1])}/datastore"
         if reader is not None and reader.reads_passages and self.has_frozen_passages(row, flags):
             flags["passage_cache"] = f"{ROOT}/passages/{self.label_encoder(row, task_name)}-{needs[-1]}-{task_name}"
-        if task.kind == "regression":
-            _, first = next(read_rows(task.get_file("train"), plan.folder))
-            flags["label_column_name"] = name_label_column(task.kind, first)
-            flags["do_regression"] = True
+        flags |= kind.list_flags(row for _, row in read_rows(task.get_file("train"), plan.folder))
         # The validation set decides thresholds, early stopping, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}
-        command = TASK_COMMANDS.get(task.kind, task.kind)
         pretraining_seed = self.pretraining_seed if encoder else None
-        return Step(name, "fine_tuning", command, flags, needs, row, None, task_name, seed, pretraining_seed)
+        return Step(name, "fine_tuning", kind.command, flags, needs, row, None, task_name, seed, pretraining_seed)
 
 
 def list_published(flags: Mapping[str, Any]) -> dict[str, Any]:

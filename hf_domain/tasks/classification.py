@@ -1,9 +1,12 @@
 """Sequence classification and regression: texts and labels to model inputs, logits to predictions."""
 
+import json
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,21 +32,23 @@ from hf_domain.data.columns import (
 )
 from hf_domain.tasks.baseline import DECIDING, add_baseline, make_constants
 from hf_domain.tasks.class_weights import make_weighted_loss
-from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
+from hf_domain.tasks.kind import PLAN_KINDS, DataArguments, Rows, TaskKind, register_kind
 from hf_domain.tasks.labels import (
     HELD_OUT,
     check_spread,
     check_variety,
     draw_validation,
     find_ids,
+    has_fractions,
     hide_unknown,
     list_labels,
+    name_label,
     name_multi_hot,
     read_labels,
     warn_of_units,
 )
 from hf_domain.tasks.metrics import compute_class_metrics, list_class_metrics
-from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels, get_logits, predict_validation
+from hf_domain.tasks.outputs import LABELS, VALIDATED, format_labels, get_logits, predict_validation, read_label_lines
 
 logger = logging.getLogger(__name__)
 LABEL_COLUMNS = ("label", "labels")
@@ -102,6 +107,11 @@ class Classification(TaskKind):
     auto_class, arguments = AutoModelForSequenceClassification, ClassificationArguments
     args: ClassificationArguments
     default_length = 128
+    command = "classification"
+    plan_metrics: ClassVar[tuple[str, ...]] = ("macro_f1", "micro_f1", "positive_micro_f1")
+    problem_type = "single_label_classification"
+    parse: ClassVar[Callable[[str], Any]] = str
+    """Reads the prediction of a line in the file of labels."""
 
     @classmethod
     def fits(cls, columns: set[str]) -> bool:
@@ -237,6 +247,85 @@ class Classification(TaskKind):
         """Return the file of labels."""
         name = VALIDATED if split == "eval" else LABELS
         return {name: format_labels(row["prediction"] for row in decoded)}
+
+    @classmethod
+    def get_gold(cls, row: Mapping[str, Any]) -> Any:
+        """Return the name of the label, or those of several."""
+        label = row["label"]
+        return [*map(name_label, label)] if isinstance(label, list) else name_label(label)
+
+    @classmethod
+    def encode_gold(cls, rows: Rows) -> tuple[list[Any], np.ndarray]:
+        """Return the names of the labels, or the values of a regression, and the labels of `encode_labels`."""
+        gold = [cls.get_gold(row) for row in rows]
+        names = sorted({name for label in gold for name in (label if isinstance(label, list) else [label])})
+        return names, np.asarray(encode_labels(gold, cls.problem_type, {name: i for i, name in enumerate(names)}))
+
+    @classmethod
+    def list_constants(cls, train: Rows) -> list[Any]:
+        """Return the constants of `make_constants`, with which a fine-tuning compares its scores, too."""
+        names, labels = cls.encode_gold(train)
+        constants = np.stack(make_constants(cls.problem_type, labels, len(names)))
+        return name_predictions(decode_logits(constants, cls.problem_type), cls.problem_type, names)
+
+    @classmethod
+    def read_predictions(cls, folder: Path, rows: Rows) -> list[Any]:
+        """Return the label of each row, the labels or the value."""
+        return [*map(cls.parse, read_label_lines(folder))]
+
+
+class MultiLabel(Classification):
+    """Several labels, as a plan names the kind."""
+
+    plan_metrics, parse = ("macro_f1", "micro_f1"), json.loads
+    problem_type = "multi_label_classification"
+
+    @classmethod
+    def fits_values(cls, values: Mapping[str, Any]) -> bool:
+        """Return whether labels are lists."""
+        return isinstance(values.get("label"), list)
+
+
+class Regression(Classification):
+    """Values, as a plan names the kind. They may be in `score`, beside labels of another task."""
+
+    plan_metrics, parse = ("pearson", "spearman"), float
+    problem_type = "regression"
+
+    @classmethod
+    def fits_values(cls, values: Mapping[str, Any]) -> bool:
+        """Return whether labels are fractions, or there are only scores.
+
+        Raises:
+            ValueError: Either column may hold the values.
+        """
+        score = values.get("score")
+        has_scores = isinstance(score, int | float) and math.isfinite(score)
+        is_fraction = has_fractions([values.get("label")])
+        if is_fraction and has_scores:
+            raise ValueError(
+                "the values of a regression must be in one column, but the task has fractions in label and numbers in "
+                "score. Remove one of them, or set kind: regression, which predicts score."
+            )
+        return is_fraction or (has_scores and "label" not in values)
+
+    @classmethod
+    def find_label_column(cls, columns: Container[str]) -> str:
+        """Return the column of values."""
+        return "score" if "score" in columns else "label"
+
+    @classmethod
+    def list_flags(cls, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the column of values; whole numbers are values, too."""
+        return {"label_column_name": cls.find_label_column(next(iter(rows))), "do_regression": True}
+
+    @classmethod
+    def get_gold(cls, row: Mapping[str, Any]) -> float:
+        """Return the value."""
+        return float(row[cls.find_label_column(row)])
+
+
+PLAN_KINDS.update(multi_label=MultiLabel, regression=Regression)
 
 
 def tokenize_texts(

@@ -1,11 +1,10 @@
-"""Check the files of a task: every row must be what its script reads. Also reads the texts for TAPT."""
+"""Check and read the files of a task: its rows, the texts for TAPT, and what its command predicts."""
 
-import math
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from datasets import DatasetDict
 
@@ -13,42 +12,10 @@ from hf_domain.data.columns import check_columns, find_text_columns
 from hf_domain.data.files import check_held_out, load_table
 from hf_domain.data.json_lines import read_rows
 from hf_domain.safe_io import write_text
-from hf_domain.tasks.classification import Classification
-from hf_domain.tasks.kind import TaskKind
+from hf_domain.tasks.kind import PLAN_KINDS
 from hf_domain.tasks.labels import has_fractions
-from hf_domain.tasks.question_answering import QuestionAnswering
-from hf_domain.tasks.token_classification import TokenClassification
+from hf_domain.tasks.scores import Predictions
 
-
-@dataclass(frozen=True)
-class PlanKind:
-    """How the rows of a task look in a plan, what reads and checks them, and what scores their predictions."""
-
-    reader: type[TaskKind]
-    metrics: tuple[str, ...]
-    """The first is that of a task that names none."""
-    columns: tuple[str, ...]
-    """Columns that every row has. A regression may name its values `score`, beside labels of another task."""
-    texts: list[str] | None = None
-    """Columns of text; None if their names vary."""
-    problem_type: str = ""
-
-
-F1 = ("macro_f1", "micro_f1")
-PLAN_KINDS = {
-    "classification": PlanKind(
-        Classification, (*F1, "positive_micro_f1"), ("label",), problem_type="single_label_classification"
-    ),
-    "multi_label": PlanKind(Classification, F1, ("label",), problem_type="multi_label_classification"),
-    "regression": PlanKind(Classification, ("pearson", "spearman"), ("label",), problem_type="regression"),
-    "ner": PlanKind(TokenClassification, ("entity_f1", "token_f1"), ("tokens", "tags"), ["tokens"]),
-    "qa": PlanKind(
-        QuestionAnswering,
-        ("f1", "exact_match"),
-        ("id", "context", "question", "answers"),
-        ["context", "question"],
-    ),
-}
 Examples: TypeAlias = list[tuple[str, dict[str, Any]]]
 """Rows, each with its place."""
 
@@ -60,8 +27,8 @@ class Task:
     # A plan with an unknown field or a converted value is refused.
     __pydantic_config__ = {"extra": "forbid", "strict": True}
     folder: str
-    kind: Literal["classification", "multi_label", "regression", "ner", "qa", ""] = ""
-    """If empty, found from the files."""
+    kind: str = ""
+    """A key of `PLAN_KINDS`; if empty, found from the files."""
     corpus: str = ""
     """Name of its corpus; if empty, the only one beside the general corpus."""
     metric: str = ""
@@ -73,7 +40,7 @@ class Task:
         return f"{self.folder}/{split}.jsonl"
 
 
-def find_kind(file: str, folder: Path) -> str:
+def find_plan_kind(file: str, folder: Path) -> str:
     """Find the kind of a task from the columns of its training file.
 
     Args:
@@ -82,39 +49,15 @@ def find_kind(file: str, folder: Path) -> str:
     Raises:
         ValueError: The columns fit no kind in `PLAN_KINDS`, or two columns may hold the values of a regression.
     """
-    columns = _find_columns(file, folder)
-    for kind in ("qa", "ner"):
-        if columns.keys() >= {*PLAN_KINDS[kind].columns}:
-            return kind
-    score = columns.get("score")
-    has_scores = isinstance(score, int | float) and math.isfinite(score)
-    if "label" in columns or has_scores:
-        if isinstance(columns.get("label"), list):
-            return "multi_label"
-        if "label" not in columns:
-            return "regression"
-        is_regression = has_fractions(row.get("label") for _, row in read_rows(file, folder))
-        if is_regression and has_scores:
-            raise ValueError(
-                f"the values of a regression must be in one column, but {file} has fractions in label and numbers in "
-                "score. Remove one of them, or set kind: regression, which predicts score."
-            )
-        return "regression" if is_regression else "classification"
-    kinds = "; ".join(f"{kind}: {', '.join(sorted(own.columns))}" for kind, own in PLAN_KINDS.items())
-    raise ValueError(
-        f"a task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} has "
-        f"{', '.join(columns)}. Rename the columns."
-    )
-
-
-def name_label_column(kind: str, columns: Container[str]) -> str:
-    """Return the column of labels of a classification, or of the values of a regression."""
-    return "score" if kind == "regression" and "score" in columns else "label"
-
-
-def get_label(kind: str, row: dict[str, Any]) -> Any:
-    """Return the label, the labels or the value of an example."""
-    return row.get(name_label_column(kind, row))
+    values = find_values(file, folder)
+    found = next((name for name in reversed(PLAN_KINDS) if PLAN_KINDS[name].fits_values(values)), None)
+    if found is None:
+        kinds = "; ".join(f"{kind}: {', '.join(sorted(own.columns))}" for kind, own in PLAN_KINDS.items())
+        raise ValueError(
+            f"a task must have the columns of its kind ({kinds}; the first three with one text or a pair), but {file} "
+            f"has {', '.join(values)}. Rename the columns."
+        )
+    return found
 
 
 def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> list[str]:
@@ -130,17 +73,19 @@ def find_texts(kind: str, file: str, folder: Path, names: str | None = None) -> 
         ValueError: See `find_text_columns`.
     """
     if (known := PLAN_KINDS[kind].texts) is not None:
-        return known
-    columns = _find_columns(file, folder)
-    return find_text_columns(columns, names, label_column=name_label_column(kind, columns))
+        return [*known]
+    values = find_values(file, folder)
+    return find_text_columns(values, names, label_column=PLAN_KINDS[kind].find_label_column(values))
 
 
-def _find_columns(file: str, folder: Path) -> dict[str, Any]:
-    """Return the columns of a file with the first value of each."""
-    columns: dict[str, Any] = {}
+def find_values(file: str, folder: Path) -> dict[str, Any]:
+    """Return the columns of a file with the first value of each, or the first fraction if there is one."""
+    values: dict[str, Any] = {}
     for _, row in read_rows(file, folder):
-        columns |= {name: value for name, value in row.items() if columns.get(name) is None}
-    return columns
+        for name, value in row.items():
+            if values.get(name) is None or (has_fractions([value]) and not has_fractions([values[name]])):
+                values[name] = value
+    return values
 
 
 def check_task_files(kind: str, files: dict[str, str], folder: Path, names: str | None = None) -> list[str]:
@@ -185,9 +130,9 @@ def _check_rows(
     def locate(split: str, row: int) -> str:
         return read[split][row][0]
 
-    plan_kind, first, splits = PLAN_KINDS[kind], next(iter(files)), DatasetDict()
-    label = name_label_column(kind, read[first][0][1])
-    required = {label} if plan_kind.problem_type else {*plan_kind.columns}
+    task_kind, first, splits = PLAN_KINDS[kind], next(iter(files)), DatasetDict()
+    label = task_kind.find_label_column(read[first][0][1])
+    required = {*task_kind.columns[:-1], label}
     texts = {split: find_texts(kind, name, folder, names) for split, name in files.items()}
     for split, rows in read.items():
         columns = {*required, *texts[first], *texts[split]}
@@ -195,22 +140,17 @@ def _check_rows(
         own = [{column: row[column] for column in row if column in columns} for _, row in rows]
         splits[split] = load_table(own, files[split])
     check_columns(splits, sorted(required))
-    args: Any = plan_kind.reader.arguments()
-    if plan_kind.problem_type:
-        args.text_column_names, args.label_column_name = names, label
-        args.do_regression = True if kind == "regression" else None
-    task: Any = plan_kind.reader(args)
+    args: Any = task_kind.arguments(**task_kind.list_flags(row for _, row in read[first]))
+    args.text_column_names = names
+    task = task_kind(args)
     splits = task.read(splits, locate)
-    if plan_kind.problem_type:
-        if task.problem_type != plan_kind.problem_type:
-            raise ValueError(
-                f"the labels of a {kind} task must fit it, but {files[first]} is a {task.problem_type}. Correct the "
-                "labels, or set another kind."
-            )
-        if hidden := [files[split] for split, rows in splits.items() if label not in rows.column_names]:
-            raise ValueError(
-                f"a task must be scored, but {label} is empty or -1 in all rows of {hidden[0]}. Fill it in."
-            )
+    if task.problem_type != task_kind.problem_type:
+        raise ValueError(
+            f"the labels of a {kind} task must fit it, but {files[first]} is a {task.problem_type}. Correct the "
+            "labels, or set another kind."
+        )
+    if hidden := [files[split] for split, rows in splits.items() if label not in rows.column_names]:
+        raise ValueError(f"a task must be scored, but {label} is empty or -1 in all rows of {hidden[0]}. Fill it in.")
     task.check(splits, does_train=True)
 
 
@@ -247,3 +187,34 @@ def write_task_text(kind: str, file: Path, path: Path, names: str | None = None)
     lines = dict.fromkeys(" ".join(get_text(value).split()) for value in values)  # a context has several questions
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in lines if line))
+
+
+def read_examples(file: Path, limit: Any = None) -> list[dict[str, Any]]:
+    """Read the examples of a split, at most `limit`."""
+    examples = [row for _, row in read_rows(file.name, file.parent)]
+    return examples if limit is None else examples[: int(limit)]
+
+
+def count_examples(task: Task, flags: Mapping[str, Any], folder: Path) -> int:
+    """Return the number of test examples of a task, which flags may limit; its files are relative to the folder."""
+    limit = (dict(flags) | task.options).get("max_predict_samples")
+    return len(read_examples(folder / task.get_file("test"), limit))
+
+
+def read_predictions(task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path) -> Predictions:
+    """Read a command's predictions for the test set of its task.
+
+    Args:
+        flags: The command's.
+        folder: The plan's.
+        output_dir: The command's.
+    """
+    rows, kind = read_examples(folder / task.get_file("test"), flags.get("max_predict_samples")), PLAN_KINDS[task.kind]
+    return kind.pair(
+        kind.read_predictions(output_dir, rows), rows, task.metric, list_ignored(task.metric, task.options)
+    )
+
+
+def list_ignored(metric: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the labels that a metric leaves out."""
+    return str(options["negative_labels"]).split(",") if metric == "positive_micro_f1" else []

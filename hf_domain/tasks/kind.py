@@ -1,17 +1,23 @@
 """The questions that a kind of task answers, and the table of kinds.
 
-Fine-tuning, prediction and their commands ask a `TaskKind` alone, so that another package can add one.
+Fine-tuning, prediction, comparisons and their commands ask a `TaskKind` alone, so that another package can add one.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
 
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, Trainer
 
 from hf_domain.data.columns import Locate, name_example
 from hf_domain.tasks.labels import HELD_OUT
+from hf_domain.tasks.scores import Predictions
+
+Rows: TypeAlias = Sequence[Mapping[str, Any]]
+"""Lines of a task's file."""
 
 
 @dataclass
@@ -52,7 +58,8 @@ class TaskKind:
 
     An object belongs to one run. A fine-tuning calls `read`, `check`, `use`, `tokenize`, `check_examples`, `learn`,
     `score`, `finish`, `decode` and `list_files` in this order, and before them `follow` if there are no training data.
-    `predict` calls `use`, `prepare`, `tokenize`, `check_examples` and `decode`.
+    `predict` calls `use`, `prepare`, `tokenize`, `check_examples` and `decode`. A comparison asks the class, without an
+    object: its fields below, and the methods at the end.
     """
 
     name: ClassVar[str]
@@ -68,7 +75,23 @@ class TaskKind:
     """Maximum number of tokens if the user names none; None for the model's limit."""
     needs_train: ClassVar[bool] = True
     """Whether the training data, if they are given, define the labels of a run that does not train."""
+    plan_name: ClassVar[str] = ""
+    """Its name in a plan, if that is another one."""
+    command: ClassVar[str] = ""
+    """The command that fine-tunes, or the module of another package's script; none if no plan can name the kind."""
+    plan_metrics: ClassVar[tuple[str, ...]] = ()
+    """The metrics that a plan can name; the first is that of a task that names none."""
+    columns: ClassVar[tuple[str, ...]] = ("label",)
+    """Columns that every row of a plan's task has, the label last."""
+    texts: ClassVar[tuple[str, ...] | None] = None
+    """Columns of text; None if their names vary."""
+    labels_words: ClassVar[bool] = False
+    """Whether every word has a label."""
+    keeps_length: ClassVar[bool] = False
+    """Whether an advice leaves the length of examples to the command."""
 
+    problem_type: str = ""
+    """The problem type of a classifier of texts, as in its configuration. The nearest texts can vote for its labels."""
     text_columns: list[str]
     """The columns that are read, set by `read` and `prepare`."""
     label_names: list[str] | None = None
@@ -87,7 +110,7 @@ class TaskKind:
     @classmethod
     def fits(cls, columns: set[str]) -> bool:
         """Return whether rows with these columns are of this kind."""
-        raise NotImplementedError
+        return columns >= {*cls.columns}
 
     @classmethod
     def hold_out(cls, rows: Dataset, label_column: str | None = None, share: float = HELD_OUT) -> list[int]:
@@ -184,13 +207,57 @@ class TaskKind:
         """
         raise NotImplementedError
 
+    # What a comparison asks.
+
+    @classmethod
+    def fits_values(cls, values: Mapping[str, Any]) -> bool:
+        """Return whether a task is of this kind by its columns, each with a value; see `find_values`."""
+        return values.keys() >= {*cls.columns}
+
+    @classmethod
+    def find_label_column(cls, columns: Container[str]) -> str:
+        """Return the column of labels."""
+        return cls.columns[-1]
+
+    @classmethod
+    def list_flags(cls, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return flags with which the command reads the rows of a task as this kind, beside the files."""
+        return {}
+
+    @classmethod
+    def get_gold(cls, row: Mapping[str, Any]) -> Any:
+        """Return what the prediction of a row should be."""
+        return row[cls.find_label_column(row)]
+
+    @classmethod
+    def list_constants(cls, train: Rows) -> list[Any]:
+        """Return predictions that are the same for every row; the best on the training rows is the baseline."""
+        return [Counter(map(cls.get_gold, train)).most_common(1)[0][0]]
+
+    @classmethod
+    def read_predictions(cls, folder: Path, rows: Rows) -> list[Any]:
+        """Return the prediction for each test row from the command's output folder, see `list_files`."""
+        raise NotImplementedError
+
+    @classmethod
+    def pair(cls, predicted: Sequence[Any], rows: Rows, metric: str, ignored: Sequence[str] = ()) -> Predictions:
+        """Pair predictions with the gold rows, to score them.
+
+        Args:
+            metric: One of `plan_metrics`.
+            ignored: Labels without an F1 of their own.
+        """
+        return Predictions.pair(predicted, [*map(cls.get_gold, rows)], metric, ignored)
+
 
 KINDS: dict[str, type[TaskKind]] = {}
 """The kinds by name; what is registered last is asked first."""
+PLAN_KINDS: dict[str, type[TaskKind]] = {}
+"""The kinds that a plan can name: those with a command. A classification is one for each problem type."""
 
 
 def register_kind(kind: type[TaskKind]) -> type[TaskKind]:
-    """Let `fine_tune` and `predict` know a kind of task; also as a decorator of its class.
+    """Let `fine_tune`, `predict` and comparisons know a kind of task; also as a decorator of its class.
 
     Raises:
         ValueError: Another kind has the name.
@@ -198,6 +265,8 @@ def register_kind(kind: type[TaskKind]) -> type[TaskKind]:
     if KINDS.get(kind.name, kind) is not kind:
         raise ValueError(f"a kind of task must have a name of its own, but {kind.name} is taken. Use another name.")
     KINDS[kind.name] = kind
+    if kind.command:
+        PLAN_KINDS[kind.plan_name or kind.name] = kind
     return kind
 
 

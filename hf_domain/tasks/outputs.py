@@ -35,7 +35,7 @@ def format_labels(labels: Iterable[object]) -> str:
     return "".join(f"{line}\n" for line in [LABELS_HEADER, *(f"{row}\t{text}" for row, text in enumerate(texts))])
 
 
-def read_labels(folder: Path, name: str = LABELS) -> list[str]:
+def read_label_lines(folder: Path, name: str = LABELS) -> list[str]:
     """Return the label of each example as text."""
     _, *lines = (folder / name).read_text(encoding="utf-8").splitlines()
     return [line.split("\t", 1)[1] for line in lines]

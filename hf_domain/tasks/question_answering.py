@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ from hf_domain.data.columns import Locate, check_columns, name_example, warn_of_
 from hf_domain.data.squad import list_answers, list_questions
 from hf_domain.tasks.baseline import compare_with_baseline
 from hf_domain.tasks.classification import tokenize_texts
-from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
+from hf_domain.tasks.kind import DataArguments, Rows, TaskKind, register_kind
 from hf_domain.tasks.labels import HELD_OUT, draw_validation
 from hf_domain.tasks.metrics import ANSWER_METRICS, compute_squad_metrics
-from hf_domain.tasks.outputs import ANSWERS
+from hf_domain.tasks.outputs import ANSWERS, read_answers
+from hf_domain.tasks.scores import Predictions
 
 logger = logging.getLogger(__name__)
 QUESTION_COLUMNS = ["question", "context"]
@@ -61,6 +63,9 @@ class QuestionAnswering(TaskKind):
     auto_class, arguments = AutoModelForQuestionAnswering, QuestionAnsweringArguments
     needs_train, default_length = False, 384
     args: QuestionAnsweringArguments
+    plan_name, command, plan_metrics = "qa", "qa", ("f1", "exact_match")
+    columns, texts = ("id", "context", "question", "answers"), ("context", "question")
+    keeps_length = True
 
     @classmethod
     def fits(cls, columns: set[str]) -> bool:
@@ -196,6 +201,23 @@ class QuestionAnswering(TaskKind):
             f"{split}_{name}": json.dumps({row["id"]: row[part] for row in decoded}, indent=4, ensure_ascii=False)
             for name, part in parts.items()
         }
+
+    @classmethod
+    def list_constants(cls, train: Rows) -> list[Any]:
+        """Return no answer."""
+        return [""]
+
+    @classmethod
+    def read_predictions(cls, folder: Path, rows: Rows) -> list[Any]:
+        """Return the answer to each question."""
+        answers = read_answers(folder)
+        return [answers[str(row["id"])] for row in rows]
+
+    @classmethod
+    def pair(cls, predicted: Sequence[Any], rows: Rows, metric: str, ignored: Sequence[str] = ()) -> Predictions:
+        """Score the answer to each question as SQuAD does."""
+        pairs = [({"": answer}, {"": row["answers"]["text"]}) for answer, row in zip(predicted, rows, strict=True)]
+        return Predictions(metric, scores=[compute_squad_metrics(*pair)[metric] / 100 for pair in pairs])
 
 
 def draw_contexts(contexts: Sequence[str], share: float = HELD_OUT) -> list[int]:

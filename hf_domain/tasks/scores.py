@@ -4,24 +4,20 @@ Every F1 of the papers is a function of three counts for each class: right, pred
 function of the values, or of their ranks in the resample.
 """
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from hf_domain.data.json_lines import read_rows
-from hf_domain.tasks.files import PLAN_KINDS, Task, get_label
-from hf_domain.tasks.labels import name_label
-from hf_domain.tasks.metrics import compute_squad_metrics, find_entities, strip_prefix
-from hf_domain.tasks.outputs import LABELS, TAGS, read_answers, read_labels, read_tags
+from hf_domain.tasks.tags import find_entities, strip_prefix
 
 # Names of the scores without any training, in a report.
 MAJORITY = "majority baseline"
+CORRELATIONS = ("pearson", "spearman")
+TAG_METRICS = ("entity_f1", "token_f1")
 
 
 class ExampleScores(Protocol):
@@ -94,7 +90,9 @@ class ExampleValues:
         total = weights.sum(-1, keepdims=True)
         centered = []
         for values in (self.predicted, self.gold):
-            ranks = _rank(values, weights) if self.by_rank else np.broadcast_to(values, weights.shape)
+            # Between 0 and 1, so that rounding is far below the threshold, whatever the unit.
+            scaled = np.broadcast_to((values - values.min()) / (np.ptp(values) or 1.0), weights.shape)
+            ranks = _rank(values, weights) if self.by_rank else scaled
             centered.append(ranks - (weights * ranks).sum(-1, keepdims=True) / total)
         own, other = centered
         products = [(weights * a * b).sum(-1) for a, b in ((own, other), (own, own), (other, other))]
@@ -112,49 +110,54 @@ def _rank(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Gold and predicted labels of a test set; of questions the scores, of a regression the values.
+    """Gold and predicted labels of a test set; of a regression the values, and of other kinds the scores.
 
     Args:
-        metric: One of a kind in `PLAN_KINDS`.
+        metric: One of the kind's `plan_metrics`.
         labels: The names of the label ids.
         gold: Label ids of each example: one or several of a text, one for each word of a sentence.
         predicted: The predictions in the same form; words beyond the longest input have none.
         ignored: Labels without an F1 of their own, the `negative_labels` of the task.
-        scores: Score of each question, between 0 and 1; for a regression the predicted values.
+        scores: Score of each example, between 0 and 1; for a regression the predicted values.
         values: Gold values of a regression.
     """
 
     metric: str
-    labels: list[str]
-    gold: list[list[int]]
-    predicted: list[list[int]]
+    labels: list[str] = field(default_factory=list)
+    gold: list[list[int]] = field(default_factory=list)
+    predicted: list[list[int]] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
     @classmethod
-    def of_names(
-        cls,
-        predicted: Sequence[Sequence[str]],
-        gold: Sequence[Sequence[str]],
-        metric: str,
-        ignored: Sequence[str] = (),
-    ) -> Self:
-        """Convert the names of labels to ids."""
-        labels = sorted({label for rows in (predicted, gold) for row in rows for label in row})
+    def pair(cls, predicted: Sequence[Any], gold: Sequence[Any], metric: str, ignored: Sequence[str] = ()) -> Self:
+        """Pair what was predicted for each example with what is right.
+
+        Args:
+            predicted: For an F1, the name of a label or a list of names; for a correlation, a value. With another
+                metric, a prediction is right if it is equal.
+            gold: The same.
+        """
+        if metric in CORRELATIONS:
+            return cls(metric, scores=[*predicted], values=[*gold])
+        if not metric.endswith("_f1"):
+            return cls(metric, scores=[float(own == right) for own, right in zip(predicted, gold, strict=True)])
+        rows = [[[name] if isinstance(name, str) else name for name in side] for side in (gold, predicted)]
+        labels = sorted({label for side in rows for names in side for label in names})
         ids = {label: number for number, label in enumerate(labels)}
-        gold_ids, predicted_ids = ([[ids[label] for label in row] for row in rows] for rows in (gold, predicted))
-        return cls(metric, labels, gold_ids, predicted_ids, list(ignored))
+        gold_ids, predicted_ids = ([[ids[label] for label in names] for names in side] for side in rows)
+        return cls(metric, labels, gold_ids, predicted_ids, [*ignored])
 
     def score(self) -> ExampleScores:
         """Return the contribution of each example to the score."""
-        if self.metric in PLAN_KINDS["qa"].metrics:
+        if self.metric in CORRELATIONS:
+            return ExampleValues(np.array(self.scores), np.array(self.values), by_rank=self.metric == "spearman")
+        if self.scores:
             column = np.array(self.scores)[:, None]
             return ExampleCounts(column, np.zeros_like(column), np.zeros_like(column), "mean")
-        if self.metric in PLAN_KINDS["regression"].metrics:
-            return ExampleValues(np.array(self.scores), np.array(self.values), by_rank=self.metric == "spearman")
         predicted, gold = self.name(self.predicted), self.name(self.gold)
-        if self.metric in PLAN_KINDS["ner"].metrics:
+        if self.metric in TAG_METRICS:
             return score_tags(predicted, gold, self.metric)
         return score_labels(predicted, gold, self.metric, self.ignored)
 
@@ -189,65 +192,6 @@ def _read_ids(text: str) -> list[int]:
     """Undo `_write_ids`."""
     runs = [run.partition("x") for run in text.split()]
     return [int(number) for number, _, length in runs for _ in range(int(length or 1))]
-
-
-def read_predictions(task: Task, flags: Mapping[str, Any], folder: Path, output_dir: Path) -> Predictions:
-    """Read a command's predictions for the test set of its task.
-
-    Args:
-        flags: The command's.
-        folder: The plan's.
-        output_dir: The command's.
-    """
-    examples = read_examples(folder / task.get_file("test"), flags.get("max_predict_samples"))
-    if task.kind == "ner":
-        tags = read_tags(output_dir, TAGS)
-        return Predictions.of_names(tags, [example["tags"] for example in examples], task.metric)
-    if task.kind == "qa":
-        return join_answers(read_answers(output_dir, "predict"), examples, task.metric)
-    lines = read_labels(output_dir, LABELS)
-    if task.kind == "regression":
-        return join_values([float(line) for line in lines], examples, task)
-    labels = [json.loads(line) for line in lines] if task.kind == "multi_label" else [[line] for line in lines]
-    return join_labels(labels, examples, task)
-
-
-def list_gold(kind: str, example: dict[str, Any]) -> list[str]:
-    """List the gold labels of an example of a classification."""
-    label = get_label(kind, example)
-    return [name_label(name) for name in (label if isinstance(label, list) else [label])]
-
-
-def join_labels(labels: Sequence[Sequence[str]], examples: list[dict[str, Any]], task: Task) -> Predictions:
-    """Pair the predicted labels of each example with the gold ones."""
-    ignored = str(task.options["negative_labels"]).split(",") if task.metric == "positive_micro_f1" else []
-    gold = [list_gold(task.kind, example) for example in examples]
-    return Predictions.of_names(labels, gold, task.metric, ignored)
-
-
-def join_values(values: Sequence[float], examples: list[dict[str, Any]], task: Task) -> Predictions:
-    """Pair the predicted value of each example with the gold one."""
-    gold = [float(get_label(task.kind, example)) for example in examples]
-    return Predictions(task.metric, [], [], [], scores=list(values), values=gold)
-
-
-def join_answers(answers: dict[str, str], examples: list[dict[str, Any]], metric: str) -> Predictions:
-    """Score the answer to each question as SQuAD does."""
-    accepted = {str(example["id"]): example["answers"]["text"] for example in examples}
-    scores = [compute_squad_metrics({i: answers[i]}, {i: texts})[metric] / 100 for i, texts in accepted.items()]
-    return Predictions(metric, [], [], [], scores=scores)
-
-
-def count_examples(task: Task, flags: Mapping[str, Any], folder: Path) -> int:
-    """Return the number of test examples of a task, which flags may limit; its files are relative to the folder."""
-    limit = (dict(flags) | task.options).get("max_predict_samples")
-    return len(read_examples(folder / task.get_file("test"), limit))
-
-
-def read_examples(file: Path, limit: Any = None) -> list[dict[str, Any]]:
-    """Read the examples of a split, at most `limit`."""
-    examples = [row for _, row in read_rows(file.name, file.parent)]
-    return examples if limit is None else examples[: int(limit)]
 
 
 def score_labels(

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,10 +33,11 @@ from hf_domain.data.columns import (
     warn_of_shared_rows,
 )
 from hf_domain.tasks.baseline import compare_with_baseline
-from hf_domain.tasks.kind import DataArguments, TaskKind, register_kind
+from hf_domain.tasks.kind import DataArguments, Rows, TaskKind, register_kind
 from hf_domain.tasks.labels import HELD_OUT, check_variety, draw_validation, find_labels, list_labels
-from hf_domain.tasks.metrics import PLACED, compute_entity_metrics, list_entity_metrics
-from hf_domain.tasks.outputs import TAGS, VALIDATED, format_tags, get_logits
+from hf_domain.tasks.metrics import compute_entity_metrics, list_entity_metrics
+from hf_domain.tasks.outputs import TAGS, VALIDATED, format_tags, get_logits, read_tags
+from hf_domain.tasks.tags import PLACED
 
 logger = logging.getLogger(__name__)
 WORD_COLUMNS, TAG_COLUMNS = ("tokens", "words"), ("tags", "ner_tags", "labels")
@@ -63,6 +65,8 @@ class TokenClassification(TaskKind):
     auto_class, arguments = AutoModelForTokenClassification, NerArguments
     collator_class = DataCollatorForTokenClassification
     args: NerArguments
+    plan_name, command, plan_metrics = "ner", "ner", ("entity_f1", "token_f1")
+    columns, texts, labels_words = ("tokens", "tags"), ("tokens",), True
 
     @classmethod
     def fits(cls, columns: set[str]) -> bool:
@@ -177,6 +181,16 @@ class TokenClassification(TaskKind):
     def list_files(self, decoded: list[dict[str, Any]], split: str) -> dict[str, str]:
         """Return the file of tags."""
         return {VALIDATED if split == "eval" else TAGS: format_tags(row["prediction"] for row in decoded)}
+
+    @classmethod
+    def list_constants(cls, train: Rows) -> list[Any]:
+        """Return no tag: every word is outside."""
+        return [[]]
+
+    @classmethod
+    def read_predictions(cls, folder: Path, rows: Rows) -> list[Any]:
+        """Return the tags of each sentence."""
+        return read_tags(folder)
 
 
 def split_words(text: str) -> list[str]:

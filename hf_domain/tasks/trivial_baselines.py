@@ -1,12 +1,9 @@
 """Score a test set without an encoder: a row that is not better has learned nothing, or nothing beyond words."""
 
 import logging
-import statistics
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +11,11 @@ import numpy as np
 
 from hf_domain.data.files import SPLITS
 from hf_domain.extras import explain_missing
-from hf_domain.tasks.baseline import make_constants
-from hf_domain.tasks.files import PLAN_KINDS, Task, find_texts, get_label
-from hf_domain.tasks.scores import (
-    MAJORITY,
-    Predictions,
-    join_answers,
-    join_labels,
-    join_values,
-    list_gold,
-    read_examples,
-)
-from hf_domain.tasks.vote import count_votes, search_texts
+from hf_domain.tasks.classification import name_predictions
+from hf_domain.tasks.files import Task, find_texts, list_ignored, read_examples
+from hf_domain.tasks.kind import PLAN_KINDS
+from hf_domain.tasks.scores import MAJORITY, Predictions
+from hf_domain.tasks.vote import count_votes, make_matrix, search_texts
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +28,7 @@ VOTERS = (1, 3, 5, 10, 20, 50)
 # The same for the regularization of the linear model.
 STRENGTHS = (0.1, 1.0, 10.0)
 
-Rows = list[dict[str, Any]]
+Pair = Callable[[Sequence[Any], int], Predictions]
 
 
 def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str, float]:
@@ -59,54 +49,44 @@ def score_floors(task: Task, flags: Mapping[str, Any], folder: Path) -> dict[str
 
 
 @cache
-def _score_floors(kind: str, metric: str, options: tuple, files: tuple, times: tuple) -> dict[str, float]:
+def _score_floors(name: str, metric: str, options: tuple, files: tuple, times: tuple) -> dict[str, float]:
     """Score once for all rows and seeds; `times` detect changed files."""
-    task = Task("", kind, "", metric, dict(options))  # type: ignore[arg-type]
+    kind: Any = PLAN_KINDS[name]
     splits = [read_examples(file, limit) for file, limit in files]
-    floors = {MAJORITY: predict_majority(task, splits[0], splits[2])}
-    if PLAN_KINDS[kind].texts is None:
-        columns = find_texts(kind, str(files[0][0]), Path(), task.options.get("text_column_names"))
+
+    def pair(predicted: Sequence[Any], part: int) -> Predictions:
+        return kind.pair(predicted, splits[part], metric, list_ignored(metric, dict(options)))
+
+    constants = kind.list_constants(splits[0])
+    best = max(constants, key=lambda constant: pair([constant] * len(splits[0]), 0).score().compute())
+    floors = {MAJORITY: pair([best] * len(splits[2]), 2)}
+    if kind.problem_type:
+        columns = find_texts(name, str(files[0][0]), Path(), dict(options).get("text_column_names"))
         # A pair is one text.
-        texts = [[" ".join(str(row.get(name) or "") for name in columns) for row in rows] for rows in splits]
+        texts = [[" ".join(str(row.get(column) or "") for column in columns) for row in rows] for rows in splits]
+        names, gold = kind.encode_gold(splits[0])
         if (missing := explain_missing("the score of a vote of the nearest texts", "tantivy")) is None:
-            floors[NEAREST] = predict_nearest(task, splits, texts)
+            floors[NEAREST] = predict_nearest(kind.problem_type, names, gold, texts, pair)
         else:
             logger.warning(missing)
-        floors[LINEAR] = predict_from_words(task, splits, texts)
-    scores = {name: predictions.score().compute() for name, predictions in floors.items()}
-    return scores | {MAJORITY: 0.0} if kind == "regression" else scores  # a constant has no correlation
+        words = predict_from_words(kind.problem_type, names, gold, texts, pair)
+        floors[LINEAR] = floors[MAJORITY] if words is None else words
+    return {name: predictions.score().compute() for name, predictions in floors.items()}
 
 
-def predict_majority(task: Task, train: Rows, test: Rows) -> Predictions:
-    """Predict the same for every example, like a model that learned nothing.
-
-    The prediction is the most frequent training label, the best set of labels on the training examples, the mean of a
-    regression, only O, or no answer.
-    """
-    if task.kind == "regression":
-        return join_values([statistics.mean(get_values(task, train))] * len(test), test, task)
-    if task.kind == "ner":
-        tags = [example["tags"] for example in test]
-        return Predictions.of_names([["O"] * len(sentence) for sentence in tags], tags, task.metric)
-    if task.kind == "qa":
-        return join_answers({str(example["id"]): "" for example in test}, test, task.metric)
-    names, matrix = make_matrix(task, train)
-    if task.kind == "classification":
-        majority = Counter(chain(*[list_gold(task.kind, example) for example in train])).most_common(1)[0][0]
-        return join_labels([[majority]] * len(test), test, task)
-    constants = make_constants("multi_label_classification", matrix, len(names))
-    sets = [[name for name, logit in zip(names, logits, strict=True) if logit > 0] for logits in constants]
-    best = max(sets, key=lambda labels: join_labels([labels] * len(train), train, task).score().compute())
-    return join_labels([best] * len(test), test, task)
-
-
-def predict_from_words(task: Task, splits: list[Rows], texts: list[list[str]]) -> Predictions:
+def predict_from_words(
+    problem_type: str, names: list[Any], gold: np.ndarray, texts: list[list[str]], pair: Pair
+) -> Predictions | None:
     """Predict by a linear model of word frequencies; the validation set chooses its regularization.
 
     Args:
-        task: A task of texts.
-        splits: Training, validation and test examples.
-        texts: Their texts.
+        names: The names of the labels, or the values of a regression.
+        gold: The labels of the training texts, see `encode_labels`.
+        texts: The texts of training, validation and test.
+        pair: Pairs the predictions for a split with its gold labels.
+
+    Returns:
+        None if there are no words, or nothing to choose from.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import Ridge
@@ -117,28 +97,24 @@ def predict_from_words(task: Task, splits: list[Rows], texts: list[list[str]]) -
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"[^\W\u2e80-\u9fff]+|[\u2e80-\u9fff]"
     )
-    names, matrix = make_matrix(task, splits[0])
     if not any(map(vectorizer.build_tokenizer(), texts[0])) or len(names) < 2:
-        return predict_majority(task, splits[0], splits[2])
+        return None
     features = [vectorizer.fit_transform(texts[0]), *map(vectorizer.transform, texts[1:])]
 
     def predict(strength: float, part: int) -> Predictions:
-        if task.kind == "regression":
-            model = Ridge(1 / strength).fit(features[0], get_values(task, splits[0]))
-            return join_values(model.predict(features[part]).tolist(), splits[part], task)
-        model = LinearSVC(C=strength, class_weight="balanced")
-        if task.kind == "classification":
-            found = model.fit(features[0], matrix.argmax(1)).predict(features[part])
-            return join_labels([[names[number]] for number in found], splits[part], task)
+        model = Ridge(1 / strength) if problem_type == "regression" else LinearSVC(C=strength, class_weight="balanced")
+        model = OneVsRestClassifier(model) if problem_type == "multi_label_classification" else model
         with warnings.catch_warnings():  # a label that every example has needs no model
             warnings.simplefilter("ignore", UserWarning)
-            rows = OneVsRestClassifier(model).fit(features[0], matrix.astype(int)).predict(features[part])
-        return join_labels([[names[number] for number in np.flatnonzero(row)] for row in rows], splits[part], task)
+            found = model.fit(features[0], gold).predict(features[part])
+        return pair(name_predictions(found, problem_type, names), part)
 
     return choose_on_validation(STRENGTHS, predict)
 
 
-def predict_nearest(task: Task, splits: list[Rows], texts: list[list[str]]) -> Predictions:
+def predict_nearest(
+    problem_type: str, names: list[Any], gold: np.ndarray, texts: list[list[str]], pair: Pair
+) -> Predictions:
     """Let the training texts that BM25 finds vote with their scores; the validation set chooses their number.
 
     The label with the most votes wins. With several labels, each label with half of the votes wins; numbers are
@@ -148,18 +124,16 @@ def predict_nearest(task: Task, splits: list[Rows], texts: list[list[str]]) -> P
         ModuleNotFoundError: tantivy is not installed.
     """
     found = search_texts(texts[0], texts[1:], max(VOTERS))
-    names, values = make_matrix(task, splits[0])
+    values = make_matrix(gold, problem_type, 1 if problem_type == "regression" else len(names))
 
     def predict(count: int, part: int) -> Predictions:
         votes = count_votes(values, found[part - 1], count)
-        if task.kind == "regression":
-            return join_values(votes[:, 0].tolist(), splits[part], task)
-        chosen = [[names[number]] for number in votes.argmax(1)]
-        if task.kind == "multi_label":
-            for row, (numbers, _) in enumerate(found[part - 1]):
-                if numbers:  # neighbors that agree on no label predict none
-                    chosen[row] = [names[number] for number in np.flatnonzero(votes[row] >= 0.5)]
-        return join_labels(chosen, splits[part], task)
+        chosen = votes[:, 0] if problem_type == "regression" else votes.argmax(1)
+        if problem_type == "multi_label_classification":
+            has_neighbors = [[bool(numbers)] for numbers, _ in found[part - 1]]
+            # Neighbors that agree on no label predict none.
+            chosen = np.where(has_neighbors, votes >= 0.5, np.eye(len(names), dtype=bool)[chosen])
+        return pair(name_predictions(chosen, problem_type, names), part)
 
     return choose_on_validation(VOTERS, predict)
 
@@ -168,18 +142,3 @@ def choose_on_validation(options: Sequence[Any], predict: Callable[[Any, int], P
     """Predict the test set, split 2, with the option that scores best on the validation set, split 1."""
     best = max(options, key=lambda option: predict(option, 1).score().compute())
     return predict(best, 2)
-
-
-def make_matrix(task: Task, train: Rows) -> tuple[list[str], np.ndarray]:
-    """Return the names of the labels, and a row of 0 and 1 for each example; the values of a regression."""
-    if task.kind == "regression":
-        values = np.array(get_values(task, train))[:, None]
-        return [*map(str, np.unique(values))], values
-    labels = [list_gold(task.kind, example) for example in train]
-    names = sorted({*chain(*labels)})
-    return names, np.array([[float(name in own) for name in names] for own in labels])
-
-
-def get_values(task: Task, examples: Rows) -> list[float]:
-    """Return the value of each example of a regression."""
-    return [float(get_label(task.kind, example)) for example in examples]

@@ -231,7 +231,7 @@ def join_columns(rows: Dataset, columns: Sequence[str]) -> list[str]:
     return [" ".join(str(part or "") for part in parts) for parts in texts]
 
 
-def make_matrix(labels: Sequence[Any], problem_type: str, size: int) -> np.ndarray:
+def make_matrix(labels: Sequence[Any] | np.ndarray, problem_type: str, size: int) -> np.ndarray:
     """Return labels as Trainer reads them as a matrix [texts, labels], of 0 and 1 or of a regression's values."""
     if problem_type == "single_label_classification":
         return np.eye(size)[np.asarray(labels, dtype=int)]

@@ -100,7 +100,7 @@ def test_unknown_and_missing_fields_of_a_plan(content, tmp_path, refuse):
         (
             "tasks",
             {"animals": {"folder": "animals", "kind": "parsing"}},
-            "tasks: animals: kind must be 'classification'",
+            "tasks: animals: kind must be one of classification, multi_label, regression, qa, ner, but is parsing.",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from hf_domain.comparison.checks import check_step_flags
 from hf_domain.comparison.prepare import drop_repeated, load_plan, split_table
 from hf_domain.comparison.report import write_report
 from hf_domain.comparison.steps import name_steps, put_root
+from hf_domain.tasks.kind import PLAN_KINDS
 from hf_domain.tasks.outputs import LABELS, format_labels
 from hf_domain.training.run_folder import METRICS
 
@@ -51,7 +52,7 @@ def test_a_table_is_split_without_texts_that_are_in_two_parts(tmp_path, kind, ca
     ],
 )
 def test_repeated_texts_are_one_item_and_none_where_labels_differ(kind, rows, kept):
-    assert len(drop_repeated(rows, kind, ["text"])) == kept
+    assert len(drop_repeated(rows, PLAN_KINDS[kind], ["text"])) == kept
 
 
 @pytest.mark.parametrize("names", [None, ["x", "y", "z"]])

@@ -10,7 +10,7 @@ from transformers import pipeline
 
 from hf_domain.examples.run_classification import main
 from hf_domain.prediction import predict
-from hf_domain.tasks.outputs import VALIDATED, read_labels
+from hf_domain.tasks.outputs import VALIDATED, read_label_lines
 
 WORDS = ["cell", "gene", "court", "law", "stock", "price"]
 TOPICS = {"biology": WORDS[:2], "law": WORDS[2:4], "finance": WORDS[4:]}
@@ -66,7 +66,7 @@ def test_single_label_learns_saves_and_predicts(tmp_path, files, run):
 
     output = tmp_path / "output"
     lines = (tmp_path / "validation.jsonl").read_text().splitlines()
-    assert read_labels(output, VALIDATED) == [json.loads(line)["label"] for line in lines]
+    assert read_label_lines(output, VALIDATED) == [json.loads(line)["label"] for line in lines]
     names = {path.name for path in output.iterdir()}
     assert names >= {"train_results.json", "eval_results.json", "predict_results.json", "trainer_state.json"}
     assert names >= {"README.md", "model.safetensors", "config.json", "tokenizer.json"}
@@ -182,7 +182,7 @@ def test_a_trained_model_is_evaluated_without_training_data(tmp_path, files, run
     texts = [{"text": row["text"]} for row in make_rows(9, lambda *_: "")]
     flags = {name: value for name, value in flags.items() if name != "validation_file"}
     run("predicted", **flags | {"test_file": write_jsonl(tmp_path / "texts.jsonl", texts)}, do_eval=False)
-    assert read_labels(tmp_path / "predicted") == read_labels(tmp_path / "scored")
+    assert read_label_lines(tmp_path / "predicted") == read_label_lines(tmp_path / "scored")
     with pytest.raises(ValueError, match=r"must be fine-tuned for the task .* is .*MaskedLM"):
         run("other", **flags | {"model_name_or_path": model}, do_eval=False)
 
@@ -200,7 +200,7 @@ def test_labels_keep_the_ids_of_the_model(tmp_path, files, run):
     task = {"model_name_or_path": tmp_path / "task"}
     assert run(**task, **other, do_train=False, do_predict=True)["eval_accuracy"] == 1
     gold = [row["label"] for row in make_rows(9, lambda topic, rng: topic)]
-    assert read_labels(tmp_path / "output") == gold
+    assert read_label_lines(tmp_path / "output") == gold
     assert run(**task, **other, max_steps=1, learning_rate=1e-9)["eval_accuracy"] == 1
     assert json.loads((tmp_path / "output" / "config.json").read_text())["id2label"] == {
         "0": "biology",

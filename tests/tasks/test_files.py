@@ -5,7 +5,7 @@ import json
 import pytest
 from script_runs import write_jsonl
 
-from hf_domain.tasks.files import check_task_files, find_kind, write_task_text
+from hf_domain.tasks.files import check_task_files, find_plan_kind, write_task_text
 
 RIGHT = {
     "classification": {"text": "a cat", "label": "cat"},
@@ -140,17 +140,17 @@ def test_kind_is_found_from_the_columns(tmp_path, kind):
     if kind == "regression":
         rows = [{"text": "a cat", "label": 1}, {"text": "a dog", "label": 1.5}]
         write_jsonl(tmp_path / "scores.jsonl", [{"text": "a cat", "score": 1}])
-        assert find_kind("scores.jsonl", tmp_path) == kind
+        assert find_plan_kind("scores.jsonl", tmp_path) == kind
         write_jsonl(tmp_path / "both.jsonl", [{"text": "a cat", "label": "x", "score": 1}])
-        assert find_kind("both.jsonl", tmp_path) == "classification"
+        assert find_plan_kind("both.jsonl", tmp_path) == "classification"
     write_jsonl(tmp_path / "train.jsonl", rows)
-    assert find_kind("train.jsonl", tmp_path) == kind
+    assert find_plan_kind("train.jsonl", tmp_path) == kind
 
 
 def test_fractions_beside_scores_may_be_either(tmp_path):
     """A regression reads `score` where there is one, so the fractions were found and the scores predicted."""
     write_jsonl(tmp_path / "both.jsonl", [{"text": "a cat", "label": 0.37, "score": 2}])
     with pytest.raises(ValueError, match="has fractions in label and numbers in score"):
-        find_kind("both.jsonl", tmp_path)
+        find_plan_kind("both.jsonl", tmp_path)
     write_jsonl(tmp_path / "named.jsonl", [{"text": "a cat", "label": 0.37, "score": "high"}])
-    assert find_kind("named.jsonl", tmp_path) == "regression"
+    assert find_plan_kind("named.jsonl", tmp_path) == "regression"

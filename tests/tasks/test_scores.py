@@ -9,14 +9,10 @@ from script_runs import write_jsonl
 from seqeval.metrics import f1_score as entity_f1_score
 from sklearn.metrics import f1_score
 
-from hf_domain.tasks.files import Task
-from hf_domain.tasks.metrics import compute_squad_metrics, compute_token_f1
+from hf_domain.tasks.files import Task, read_predictions
+from hf_domain.tasks.metrics import compute_squad_metrics
 from hf_domain.tasks.outputs import format_labels
-from hf_domain.tasks.scores import (
-    Predictions,
-    read_predictions,
-    score_tags,
-)
+from hf_domain.tasks.scores import Predictions, score_tags
 
 NAMES = ["a", "b", "c", "none"]
 
@@ -38,7 +34,7 @@ def test_scores_of_labels_are_those_of_scikit_learn(metric, several):
     else:
         predicted, gold = ([[name] for name in names] for names in make_labels(generator))
         matrices = [np.array([[name in row for name in NAMES] for row in rows]) for rows in (predicted, gold)]
-    predictions = Predictions.of_names(predicted, gold, metric, ["none"] if metric == "positive_micro_f1" else [])
+    predictions = Predictions.pair(predicted, gold, metric, ["none"] if metric == "positive_micro_f1" else [])
     again = Predictions.from_json(json.loads(json.dumps(predictions.to_json())))
     assert again == predictions
     labels, average = ([0, 1, 2], "micro") if metric == "positive_micro_f1" else (None, metric.removesuffix("_f1"))
@@ -54,7 +50,8 @@ def test_scores_of_tags_are_those_of_seqeval_and_of_tokens():
     predictions = [[tag if generator.random() < 0.7 else "O" for tag in tags] for tags in gold]
     entities, tokens = (score_tags(predictions, gold, metric) for metric in ("entity_f1", "token_f1"))
     assert entities.compute() == pytest.approx(100 * entity_f1_score(gold, predictions))
-    assert tokens.compute() == pytest.approx(100 * compute_token_f1(predictions, gold))
+    flat = [[tag.rpartition("-")[2] for tags in sentences for tag in tags] for sentences in (gold, predictions)]
+    assert tokens.compute() == pytest.approx(100 * f1_score(*flat, labels=["X", "Y"], average="macro"))
     bare = [[tag[2:] or tag for tag in tags] for tags in (*predictions, *gold)]
     assert score_tags(bare[:50], bare[50:], "token_f1").compute() == pytest.approx(tokens.compute())
     shorter = [tags[:3] for tags in predictions]
@@ -69,8 +66,8 @@ def test_scores_of_tags_are_those_of_seqeval_and_of_tokens():
 def test_scores_without_any_class_are_read_again():
     """No entity anywhere, only negative labels: a smoke test of a few examples."""
     for predictions in (
-        Predictions.of_names([["O"]] * 3, [["O"]] * 3, "token_f1"),
-        Predictions.of_names([["none"]] * 3, [["none"]] * 3, "positive_micro_f1", ["none"]),
+        Predictions.pair([["O"]] * 3, [["O"]] * 3, "token_f1"),
+        Predictions.pair([["none"]] * 3, [["none"]] * 3, "positive_micro_f1", ["none"]),
     ):
         again = Predictions.from_json(json.loads(json.dumps(predictions.to_json())))
         assert again == predictions
@@ -108,11 +105,11 @@ def test_scores_are_read_from_what_the_scripts_leave(tmp_path):
 
 def test_predictions_survive_json_as_ids():
     names, gold = make_labels(np.random.default_rng(0), 1000)
-    predictions = Predictions.of_names([[name] for name in names], [[name] for name in gold], "macro_f1")
+    predictions = Predictions.pair([[name] for name in names], [[name] for name in gold], "macro_f1")
     assert len(json.dumps(predictions.to_json())) < 4 * len(gold) + 200  # an id and a separator on each side
-    sentences = Predictions.of_names([["O", "B-X"], ["O"]], [["B-X", "I-X", "O"], ["O"]], "entity_f1")
+    sentences = Predictions.pair([["O", "B-X"], ["O"]], [["B-X", "I-X", "O"], ["O"]], "entity_f1")
     assert Predictions.from_json(json.loads(json.dumps(sentences.to_json()))) == sentences
-    words = Predictions.of_names([["B-X", *["O"] * 12, "B-X"]], [["O"] * 14], "entity_f1")
+    words = Predictions.pair([["B-X", *["O"] * 12, "B-X"]], [["O"] * 14], "entity_f1")
     content = json.loads(json.dumps(words.to_json()))
     assert (content["predicted"], content["gold"]) == ("0 1x12 0", "1x14")
     assert Predictions.from_json(content) == words
@@ -123,15 +120,17 @@ def test_correlations_are_those_of_scipy_on_every_resample(metric, correlate):
     generator = np.random.default_rng(0)
     gold = np.round(generator.normal(size=60), 1) + 1000  # some are equal, all are far from 0
     predicted = np.round(gold + generator.normal(size=60), 1)
-    predictions = Predictions(metric, [], [], [], scores=predicted.tolist(), values=gold.tolist())
+    predictions = Predictions(metric, scores=predicted.tolist(), values=gold.tolist())
     scores = Predictions.from_json(json.loads(json.dumps(predictions.to_json()))).score()
     assert scores.compute() == pytest.approx(100 * correlate(predicted, gold).statistic)
     chosen = generator.integers(60, size=(5, 60))
     weights = np.stack([np.bincount(rows, minlength=60) for rows in chosen])
     expected = [100 * correlate(predicted[rows], gold[rows]).statistic for rows in chosen]
     np.testing.assert_allclose(scores.compute(weights), expected)
-    constant = Predictions(metric, [], [], [], scores=[0.1] * 60, values=gold.tolist())
-    assert constant.score().compute() == 0
+    for constant in (0.1, 1e9 / 3):
+        assert Predictions(metric, scores=[constant] * 60, values=gold.tolist()).score().compute() == 0
+    tiny = Predictions(metric, scores=[1e-9 * x for x in predicted], values=[1e-9 * x for x in gold])
+    assert tiny.score().compute() == pytest.approx(100 * correlate(predicted, gold).statistic)
 
 
 def test_lists_and_values_are_read_from_what_the_scripts_leave(tmp_path):
