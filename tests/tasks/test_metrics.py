@@ -9,33 +9,32 @@ import sklearn.metrics
 from hf_domain.tasks.metrics import (
     compute_class_metrics,
     compute_entity_metrics,
-    compute_multi_label_metrics,
-    compute_single_label_metrics,
     compute_squad_metrics,
-    compute_token_f1,
-    find_entities,
     list_entity_metrics,
     normalize_answer,
-    strip_prefix,
 )
+from hf_domain.tasks.tags import find_entities, strip_prefix
 
 
 def test_single_label_by_hand():
     # Label 0: 1 right, 1 missed, 1 invented: F1 1/2. Label 1: 2 right, 1 invented: 4/5. Label 2: 0 of 1.
     references, predictions = [0, 0, 1, 1, 2], [0, 1, 1, 1, 0]
-    metrics = compute_single_label_metrics(predictions, references)
+    metrics = compute_class_metrics(predictions, references, "single_label_classification")
     assert metrics == pytest.approx({"accuracy": 0.6, "micro_f1": 0.6, "macro_f1": (0.5 + 0.8 + 0) / 3})
     # Without label 0: 2 right, 1 invented, 1 missed.
-    metrics = compute_single_label_metrics(predictions, references, negative_labels=[0])
+    metrics = compute_class_metrics(predictions, references, "single_label_classification", [0])
     assert metrics["positive_micro_f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
-    assert compute_single_label_metrics([0, 0], [0, 0], negative_labels=[0])["positive_micro_f1"] == 0
+    assert compute_class_metrics([0, 0], [0, 0], "single_label_classification", [0])["positive_micro_f1"] == 0
 
 
 def test_absence_of_a_single_label_is_no_hit():
     references, predictions = np.array([[0]] * 7 + [[1]] * 3), np.array([[0]] * 8 + [[1]] * 2)
-    metrics = compute_multi_label_metrics(predictions, references)
+    metrics = compute_class_metrics(predictions, references, "multi_label_classification")
     assert metrics["micro_f1"] == metrics["macro_f1"] == pytest.approx(2 * 2 / (2 + 3))
-    assert compute_multi_label_metrics(0 * predictions, references)["micro_f1"] == 0
+    assert compute_class_metrics(0 * predictions, references, "multi_label_classification")["micro_f1"] == 0
+    # A label that nothing has is no part of the mean, as in the report of a comparison.
+    wider = (np.pad(matrix, ((0, 0), (0, 1))) for matrix in (predictions, references))
+    assert compute_class_metrics(*wider, "multi_label_classification") == metrics
 
 
 SENTENCES = [["B-X", "I-X", "O", "B-Y"], ["O", "B-X", "O", "O"]]
@@ -81,7 +80,7 @@ def test_bare_types_are_entities():
 def test_sentences_without_entities():
     metrics = compute_entity_metrics([["O", "O"]], [["O", "O"]])
     assert metrics["f1"] == metrics["token_f1"] == 0 and metrics["accuracy"] == 1
-    assert compute_token_f1([["O", "O"]], [["B-X", "O"]]) == 0
+    assert compute_entity_metrics([["O", "O"]], [["B-X", "O"]])["token_f1"] == 0
 
 
 def test_squad_by_hand():
