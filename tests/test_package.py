@@ -1,6 +1,7 @@
 """What holds the house together: the mapping of folders, the direction of imports, the rules of the Hub's loader."""
 
 import ast
+import importlib
 import itertools
 import os
 import re
@@ -109,6 +110,52 @@ def test_actions_are_pinned_by_commit():
     workflows = "".join(file.read_text() for file in (ROOT / ".github/workflows").glob("*.yml"))
     actions = re.findall(r"uses: (\S+)", workflows)
     assert actions and [action for action in actions if not re.search(r"@[0-9a-f]{40}$", action)] == []
+
+
+# What the documentation of the first version imported by names that were changed since.
+OLD_NAMES = {
+    "comparison.in_python": "Comparison",
+    "distillation.model": "DistillationModel",
+    "distillation.students": "make_student",
+    "ensembles": "predict_together",
+    "exbert.adapter": "list_head_modules",
+    "exbert.convert": "load_under_head",
+    "lora": "add_lora",
+    "new_rows": "apply_delta",
+    "publishing": "publish",
+    "state_store": "StateStore",
+    "task_training": "FineTuned",
+    "trimming": "keep_rows",
+    "vocabulary": "expand_vocabulary",
+}
+
+
+@pytest.mark.parametrize("old", OLD_NAMES)
+def test_an_old_module_is_the_new_one(old):
+    sys.modules.pop(f"hf_domain.{old}", None)
+    new = importlib.import_module(hf_domain.RENAMED[f"hf_domain.{old}"])
+    with pytest.warns(DeprecationWarning, match=rf"hf_domain\.{old} is {new.__name__} now") as warned:
+        exec(f"from hf_domain.{old} import {OLD_NAMES[old]}", found := {})
+    assert warned[0].filename == "<string>"  # the line of the user
+    assert found[OLD_NAMES[old]] is getattr(new, OLD_NAMES[old])
+    if "." not in old:
+        delattr(hf_domain, old)
+        with pytest.warns(DeprecationWarning):
+            assert getattr(hf_domain, old) is new
+
+
+def test_every_old_name_is_there_or_says_what_to_do():
+    with pytest.warns(DeprecationWarning, match=r"predict_together is hf_domain\.predict now") as warned:
+        assert hf_domain.predict_together is hf_domain.predict
+    assert warned[0].filename == __file__
+    left = {"distillation.new_rows": "hf-domain mlm --expanded_vocabulary", "exploration.views": "examples/explore_app"}
+    assert {*hf_domain.RENAMED} == {f"hf_domain.{old}" for old in (*OLD_NAMES, *left, "predict_together")}
+    for old, advice in left.items():
+        with pytest.raises(ImportError, match=f"{old} is not part of this version.*{advice}"):
+            importlib.import_module(f"hf_domain.{old}")
+    for name in ("hf_domain.nothing", "hf_domain.exploration.nothing"):
+        with pytest.raises(ModuleNotFoundError, match=name):
+            importlib.import_module(name)
 
 
 def list_imports(file):

@@ -334,13 +334,13 @@ def run_strategy(
         ValueError: Options, files, a pair or vocabularies do not fit.
     """
     start_run(training_args, args.verbose)
-    is_main = training_args.process_index == 0
-    with lock_folder(training_args.output_dir) if is_main else nullcontext():
+    is_main, folder = training_args.process_index == 0, Path(str(training_args.output_dir))
+    with lock_folder(folder) if is_main else nullcontext():
         check_before_work(args, plan, data_args, training_args)
         metrics = {step.output_dir: run_strategy_step(step, args, data_args, training_args) for step in plan}
         if is_main:
             result = {"strategy": args.strategy, "environment": describe_environment(), "steps": metrics}
-            write_json(Path(training_args.output_dir, args.strategy, "results.json"), result)
+            write_json(folder / args.strategy / "results.json", result)
 
 
 def run_strategy_step(
