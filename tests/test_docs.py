@@ -17,11 +17,11 @@ from script_runs import save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 
 import hf_domain
-from hf_domain import ExBertConfig, GMapConfig, RadaConfig, VarMAEConfig
 from hf_domain.cli import COMMANDS, import_command, list_flags
 from hf_domain.comparison.rows import RECIPES
-from hf_domain.methods import METHODS
+from hf_domain.methods import METHODS, OWN_TYPES
 from hf_domain.methods.adalm.losses import DistillationConfig
+from hf_domain.modeling.nested_models import find_config_class
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -269,7 +269,7 @@ def test_tables_from_paper_to_flag_say_what_the_classes_do():
     rows = [
         row for page in pages for row in re.findall(r"^\| (.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
     ]
-    known = {kind.__name__: kind for kind in (VarMAEConfig, ExBertConfig, GMapConfig, RadaConfig, DistillationConfig)}
+    known = {kind.__name__: kind for kind in (*map(find_config_class, OWN_TYPES), DistillationConfig)}
     checked = 0
     for _, here, default, *more in (re.split(r" \| ?", row) for row in rows if "Config." in row):
         fields = [(known[config], name) for config, name in re.findall(r"`(\w+Config)\.(\w+)`", here)]

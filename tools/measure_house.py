@@ -30,23 +30,33 @@ def find_modules(root: Path) -> dict[str, Path]:
     return modules
 
 
-def list_imports(name: str, modules: dict[str, Path]) -> Iterator[str]:
-    """List the modules of ours that a module imports, also inside a function or for type checkers."""
+def list_names(name: str, modules: dict[str, Path]) -> Iterator[tuple[str, str]]:
+    """List the names of ours that a module imports, each with its module, also inside a function or for type checkers.
+
+    An imported module is a name, too.
+    """
     package = name if modules[name].stem == "__init__" else name.rpartition(".")[0]
     for node in (inner for statement in parse(modules[name]) for inner in ast.walk(statement)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in modules)
+            yield from ((alias.name, alias.name) for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             source = ".".join([*above, *filter(None, [node.module])])
-            names = {full if (full := f"{source}.{alias.name}") in modules else source for alias in node.names}
-            yield from names & modules.keys()
+            names = [f"{source}.{alias.name}" for alias in node.names]
+            places = {full: full if full in modules else source for full in names}
+            yield from ((full, place) for full, place in places.items() if place in modules)
 
 
 def read_imports(root: Path) -> dict[str, set[str]]:
     """Return the modules of ours that each module imports."""
     modules = find_modules(root)
-    return {name: {*list_imports(name, modules)} - {name} for name in modules}
+    return {name: {place for _, place in list_names(name, modules)} - {name} for name in modules}
+
+
+def count_names(root: Path) -> dict[str, int]:
+    """Return how many names of ours each module imports, see `list_names`."""
+    modules = find_modules(root)
+    return {name: len({full for full, _ in list_names(name, modules)}) for name in modules}
 
 
 def find_ring(imports: dict[str, set[str]]) -> list[str]:
@@ -92,11 +102,21 @@ def connect_rooms(imports: dict[str, set[str]], rooms: dict[str, str]) -> dict[s
     return {room: others - {room} for room, others in arrows.items()}
 
 
-def count_fields(root: Path) -> dict[str, int]:
-    """Return the number of fields of each dataclass, without inherited ones."""
+def count_fields(root: Path, inherits: bool = False) -> dict[str, int]:
+    """Return the number of fields of each dataclass.
+
+    Args:
+        inherits: Also count the fields of the dataclasses of ours below it; those of transformers do not count.
+    """
     nodes = [node for file in find_modules(root).values() for node in parse(file) if isinstance(node, ast.ClassDef)]
-    marked = (node for node in nodes if "dataclass" in " ".join(map(ast.unparse, node.decorator_list)))
-    return {node.name: sum(isinstance(each, ast.AnnAssign) for each in node.body) for node in marked}
+    marked = {node.name: node for node in nodes if "dataclass" in " ".join(map(ast.unparse, node.decorator_list))}
+
+    def find_fields(name: str) -> set[str]:
+        own = {ast.unparse(each.target) for each in marked[name].body if isinstance(each, ast.AnnAssign)}
+        bases = [base for base in map(ast.unparse, marked[name].bases) if inherits and base in marked]
+        return own.union(*map(find_fields, bases))
+
+    return {name: len(find_fields(name)) for name in marked}
 
 
 def find_table(file: Path, name: str) -> list[str]:
@@ -138,6 +158,9 @@ def measure(root: Path) -> Iterator[tuple[str, object]]:
     largest, busiest = max(fields, key=lambda name: fields[name]), max(imports, key=lambda name: len(imports[name]))
     yield "fields of the largest dataclass", f"{fields[largest]} ({largest})"
     yield "imports of ours in one module", f"{len(imports[busiest])} ({busiest})"
+    names, inherited = count_names(root), count_fields(root, inherits=True)
+    yield "names of ours in one module", "{1} ({0})".format(*max(names.items(), key=lambda item: item[1]))
+    yield "fields with inherited ones", "{1} ({0})".format(*max(inherited.items(), key=lambda item: item[1]))
     yield "commands", len(find_table(root / "hf_domain" / "cli.py", "COMMANDS"))
     yield "flags of mlm that are ours", len(list_own_flags(root))
     yield "rows of a comparison", len(find_table(root / "hf_domain" / "comparison" / "rows.py", "RECIPES"))

@@ -1,5 +1,6 @@
 """Tiny models of the four methods, whose own weights are large enough to matter, and what their proofs need to know."""
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,6 @@ import torch
 from datasets import Dataset
 from tiny_models import FAMILIES, VOCAB_SIZE, make_batch, make_masked_lm
 
-import hf_domain
 from hf_domain import ExBertForMaskedLM, GMapForMaskedLM, RadaForMaskedLM, VarMAEForMaskedLM
 
 NUM_NEW = 10
@@ -125,7 +125,8 @@ class Method:
         """Return the class of each head by its Auto class."""
         tasks = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
         names = {"AutoModel": "Model"} | {f"AutoModelFor{task}": f"For{task}" for task in tasks}
-        return {auto: getattr(hf_domain, self.prefix + name) for auto, name in names.items()}
+        module = importlib.import_module(f"hf_domain.modeling.modeling_{self.prefix.lower()}")
+        return {auto: getattr(module, self.prefix + name) for auto, name in names.items()}
 
     def make_dataset(self, size: int = 8) -> Dataset:
         """Make a dataset for masked LM."""
