@@ -75,10 +75,8 @@ class TaskKind:
     """Maximum number of tokens if the user names none; None for the model's limit."""
     needs_train: ClassVar[bool] = True
     """Whether the training data, if they are given, define the labels of a run that does not train."""
-    plan_name: ClassVar[str] = ""
-    """Its name in a plan, if that is another one."""
     command: ClassVar[str] = ""
-    """The command that fine-tunes, or the module of another package's script; none if no plan can name the kind."""
+    """The command that fine-tunes, or the module of another package's script; empty if no plan can name the kind."""
     plan_metrics: ClassVar[tuple[str, ...]] = ()
     """The metrics that a plan can name; the first is that of a task that names none."""
     columns: ClassVar[tuple[str, ...]] = ("label",)
@@ -89,7 +87,6 @@ class TaskKind:
     """Whether every word has a label."""
     keeps_length: ClassVar[bool] = False
     """Whether an advice leaves the length of examples to the command."""
-
     problem_type: str = ""
     """The problem type of a classifier of texts, as in its configuration. The nearest texts can vote for its labels."""
     text_columns: list[str]
@@ -266,7 +263,7 @@ def register_kind(kind: type[TaskKind]) -> type[TaskKind]:
         raise ValueError(f"a kind of task must have a name of its own, but {kind.name} is taken. Use another name.")
     KINDS[kind.name] = kind
     if kind.command:
-        PLAN_KINDS[kind.plan_name or kind.name] = kind
+        PLAN_KINDS[kind.name] = kind
     return kind
 
 

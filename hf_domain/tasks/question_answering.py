@@ -59,11 +59,11 @@ class QuestionAnsweringArguments(DataArguments):
 class QuestionAnswering(TaskKind):
     """Questions and contexts; an answer is a part of the context."""
 
-    name, head, pipeline_tag = "question_answering", "ForQuestionAnswering", "question-answering"
+    name, head, pipeline_tag = "qa", "ForQuestionAnswering", "question-answering"
     auto_class, arguments = AutoModelForQuestionAnswering, QuestionAnsweringArguments
     needs_train, default_length = False, 384
     args: QuestionAnsweringArguments
-    plan_name, command, plan_metrics = "qa", "qa", ("f1", "exact_match")
+    command, plan_metrics = "qa", ("f1", "exact_match")
     columns, texts = ("id", "context", "question", "answers"), ("context", "question")
     keeps_length = True
 

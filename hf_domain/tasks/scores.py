@@ -90,10 +90,11 @@ class ExampleValues:
         total = weights.sum(-1, keepdims=True)
         centered = []
         for values in (self.predicted, self.gold):
-            # Between 0 and 1, so that rounding is far below the threshold, whatever the unit.
-            scaled = np.broadcast_to((values - values.min()) / (np.ptp(values) or 1.0), weights.shape)
-            ranks = _rank(values, weights) if self.by_rank else scaled
-            centered.append(ranks - (weights * ranks).sum(-1, keepdims=True) / total)
+            if self.by_rank:
+                compared = _rank(values, weights)
+            else:  # between 0 and 1, so that rounding is far below the threshold, whatever the unit
+                compared = np.broadcast_to((values - values.min()) / (np.ptp(values) or 1.0), weights.shape)
+            centered.append(compared - (weights * compared).sum(-1, keepdims=True) / total)
         own, other = centered
         products = [(weights * a * b).sum(-1) for a, b in ((own, other), (own, own), (other, other))]
         scale = np.sqrt(products[1] * products[2])

@@ -61,11 +61,11 @@ class NerArguments(DataArguments):
 class TokenClassification(TaskKind):
     """Words with a tag each."""
 
-    name, head, pipeline_tag = "token_classification", "ForTokenClassification", "token-classification"
+    name, head, pipeline_tag = "ner", "ForTokenClassification", "token-classification"
     auto_class, arguments = AutoModelForTokenClassification, NerArguments
     collator_class = DataCollatorForTokenClassification
     args: NerArguments
-    plan_name, command, plan_metrics = "ner", "ner", ("entity_f1", "token_f1")
+    command, plan_metrics = "ner", ("entity_f1", "token_f1")
     columns, texts, labels_words = ("tokens", "tags"), ("tokens",), True
 
     @classmethod

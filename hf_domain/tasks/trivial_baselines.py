@@ -57,8 +57,9 @@ def _score_floors(name: str, metric: str, options: tuple, files: tuple, times: t
     def pair(predicted: Sequence[Any], part: int) -> Predictions:
         return kind.pair(predicted, splits[part], metric, list_ignored(metric, dict(options)))
 
-    constants = kind.list_constants(splits[0])
-    best = max(constants, key=lambda constant: pair([constant] * len(splits[0]), 0).score().compute())
+    best, *others = kind.list_constants(splits[0])
+    if others:
+        best = max((best, *others), key=lambda constant: pair([constant] * len(splits[0]), 0).score().compute())
     floors = {MAJORITY: pair([best] * len(splits[2]), 2)}
     if kind.problem_type:
         columns = find_texts(name, str(files[0][0]), Path(), dict(options).get("text_column_names"))

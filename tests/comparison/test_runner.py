@@ -163,7 +163,7 @@ def test_a_step_that_wrote_everything_is_done_however_its_process_ends(tmp_path,
     plan, folder = SimpleNamespace(folder=tmp_path), tmp_path / "steps" / "version"
     folder.mkdir(parents=True)
     monkeypatch.setattr(BaseProcess, "exitcode", property(lambda self: 255))
-    step = Step("version", "fine_tuning", "--version", {})
+    step = Step("version", "fine_tuning", "export", {"help": []})
     runner.run_command(step, plan, folder)
     assert "hf-domain" in (folder / "log.txt").read_text()
     with pytest.raises(RuntimeError, match="exit code 255"):  # the file of the step before does not count

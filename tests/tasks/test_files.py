@@ -5,7 +5,8 @@ import json
 import pytest
 from script_runs import write_jsonl
 
-from hf_domain.tasks.files import check_task_files, find_plan_kind, write_task_text
+from hf_domain.tasks.files import Task, check_task_files, find_plan_kind, read_predictions, write_task_text
+from hf_domain.tasks.outputs import ANSWERS, LABELS, TAGS, format_labels
 
 RIGHT = {
     "classification": {"text": "a cat", "label": "cat"},
@@ -154,3 +155,24 @@ def test_fractions_beside_scores_may_be_either(tmp_path):
         find_plan_kind("both.jsonl", tmp_path)
     write_jsonl(tmp_path / "named.jsonl", [{"text": "a cat", "label": 0.37, "score": "high"}])
     assert find_plan_kind("named.jsonl", tmp_path) == "regression"
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "gold", "file", "text", "score"),
+    [
+        ("classification", "micro_f1", [0, 1], LABELS, format_labels([0, 0]), 50),
+        ("multi_label", "micro_f1", [["x", "y z"], [], [1]], LABELS, format_labels([["x", "y z"], ["x"], []]), 200 / 3),
+        ("regression", "pearson", [1, 2.5, 4], LABELS, format_labels([10, 25.0, 40]), 100),
+        ("ner", "entity_f1", [["B-x", "O"], ["B-x"]], TAGS, "B-x O\nO\n", 200 / 3),
+        ("qa", "exact_match", [{"text": ["b"]}, {"text": ["b"]}], f"predict_{ANSWERS}", '{"0": "b", "1": "a"}', 50),
+    ],
+)
+def test_scores_are_read_from_what_the_commands_leave(tmp_path, kind, metric, gold, file, text, score):
+    """A command may predict fewer rows than the file has."""
+    column = {"regression": "score", "ner": "tags", "qa": "answers"}.get(kind, "label")
+    rows = [{"id": number, "label": "x", column: each} for number, each in enumerate([*gold, gold[0]])]
+    write_jsonl(tmp_path / "test.jsonl", rows)
+    (tmp_path / file).write_text(text)
+    task = Task(str(tmp_path), kind, "pets", metric)
+    predictions = read_predictions(task, {"max_predict_samples": str(len(gold))}, tmp_path, tmp_path)
+    assert predictions.score().compute() == pytest.approx(score)

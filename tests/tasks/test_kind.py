@@ -96,8 +96,8 @@ def test_a_kind_of_another_package_is_compared(registered, tmp_path, monkeypatch
 def test_columns_name_the_kind(registered):
     for columns, name in (
         ({"text", "label"}, "classification"),
-        ({"tokens", "tags"}, "token_classification"),
-        ({"question", "context", "answers"}, "question_answering"),
+        ({"tokens", "tags"}, "ner"),
+        ({"question", "context", "answers"}, "qa"),
         ({"question", "choices", "label"}, "multiple_choice"),
     ):
         assert find_kind(columns).name == name

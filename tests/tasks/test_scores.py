@@ -11,7 +11,6 @@ from sklearn.metrics import f1_score
 
 from hf_domain.tasks.files import Task, read_predictions
 from hf_domain.tasks.metrics import compute_squad_metrics
-from hf_domain.tasks.outputs import format_labels
 from hf_domain.tasks.scores import Predictions, score_tags
 
 NAMES = ["a", "b", "c", "none"]
@@ -89,20 +88,6 @@ def test_scores_of_answers_are_those_of_squad(tmp_path):
         assert again.score().compute() == pytest.approx(expected[metric])
 
 
-def test_scores_are_read_from_what_the_scripts_leave(tmp_path):
-    rows = {
-        "classification": [{"text": "a", "label": label} for label in (0, 1, 1)],
-        "qa": [{"id": number, "context": "a b", "answers": {"text": ["b"]}} for number in (7, 8, 9)],
-    }
-    (tmp_path / "predict_results.txt").write_text("index\tprediction\n0\t0\n1\t0\n")
-    (tmp_path / "predict_predictions.json").write_text(json.dumps({"7": "b", "8": "a"}))
-    for kind, metric in (("classification", "micro_f1"), ("qa", "exact_match")):
-        write_jsonl(tmp_path / "test.jsonl", rows[kind])
-        task = Task(str(tmp_path), kind, "pets", metric)
-        predictions = read_predictions(task, {"max_predict_samples": "2"}, tmp_path, tmp_path)
-        assert predictions.score().compute() == 50.0, kind
-
-
 def test_predictions_survive_json_as_ids():
     names, gold = make_labels(np.random.default_rng(0), 1000)
     predictions = Predictions.pair([[name] for name in names], [[name] for name in gold], "macro_f1")
@@ -131,15 +116,3 @@ def test_correlations_are_those_of_scipy_on_every_resample(metric, correlate):
         assert Predictions(metric, scores=[constant] * 60, values=gold.tolist()).score().compute() == 0
     tiny = Predictions(metric, scores=[1e-9 * x for x in predicted], values=[1e-9 * x for x in gold])
     assert tiny.score().compute() == pytest.approx(100 * correlate(predicted, gold).statistic)
-
-
-def test_lists_and_values_are_read_from_what_the_scripts_leave(tmp_path):
-    write_jsonl(tmp_path / "test.jsonl", [{"text": "a", "label": labels} for labels in (["x", "y z"], [], [1])])
-    (tmp_path / "predict_results.txt").write_text(format_labels([["x", "y z"], ["x"], []]))
-    task = Task(str(tmp_path), "multi_label", "pets", "micro_f1")
-    assert read_predictions(task, {}, tmp_path, tmp_path).score().compute() == pytest.approx(100 * 2 * 2 / (3 + 3))
-    rows = [{"text": "a", "label": "x", "score": score} for score in (1, 2.5, 4)]
-    write_jsonl(tmp_path / "test.jsonl", rows)
-    (tmp_path / "predict_results.txt").write_text(format_labels([10, 25.0, 40]))
-    task = Task(str(tmp_path), "regression", "pets", "pearson")
-    assert read_predictions(task, {}, tmp_path, tmp_path).score().compute() == pytest.approx(100)
