@@ -43,6 +43,8 @@ def main() -> None:
     remove_unfinished(folder)  # of a killed command, which leaves nothing else: the plan is its only file
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"--output_dir must be new or empty, but {folder} is not. Name another.")
+    if table := next((task for task in args.task if Path(task).is_file()), None):
+        raise ValueError(f"--task must name folders, but {table} is a file. `hf-domain quickstart` splits one table.")
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     advice = advise(

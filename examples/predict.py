@@ -79,6 +79,7 @@ def main() -> None:
         print(format_rows(rows), end="")
     else:
         write_rows(rows, args.output_file)
+        print(f"{len(rows):,} rows: {args.output_file}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,8 @@ class Advice:
     """The content of the plan's YAML file."""
     seconds: float
     """Expected duration of the plan here."""
+    limit: float
+    """Seconds that the plan was made for."""
     files: Files = field(default_factory=dict)
     """The rows of objects, by the files that the plan names."""
     missing: str | None = None
@@ -151,6 +153,11 @@ class Advice:
             f"{fine_tuning['per_device_train_batch_size']} examples, {seeds} seeds."
         )
         lines += [f"Left out for the time: {cut}." for cut in self.cuts]
+        if self.seconds > 1.1 * self.limit:
+            lines.append(
+                f"This is the smallest plan: it does not fit into {self.limit / 60:g} minutes. Give more, or a smaller "
+                "encoder or task."
+            )
         return "\n".join([*lines, f"Left out: {self.missing}"] if self.missing else lines)
 
     def save(self, folder: str | os.PathLike, record: Mapping[str, Any] | None = None) -> Path:
@@ -447,7 +454,7 @@ def make_advice(facts: Facts, draft: dict[str, Any], seconds: float, max_seq_len
         "pretraining": pretraining,
         "fine_tuning": fine_tuning,
     }
-    return Advice(facts, rows, cuts, content, spent / at_once + SECONDS_BESIDE_STEPS, files, missing)
+    return Advice(facts, rows, cuts, content, spent / at_once + SECONDS_BESIDE_STEPS, seconds, files, missing)
 
 
 def get_options(task: TaskFacts, effort: Effort) -> dict[str, Any]:

@@ -56,13 +56,18 @@ def test_an_advice_is_a_plan_that_runs(files, capsys, monkeypatch):
         script.main()
 
 
-def test_problems_name_the_advice(files):
+def test_problems_name_the_advice(files, monkeypatch):
     with pytest.raises(ValueError, match="the plan of the advice has 1 problem"):
         hf_domain.advise(files / "encoder", files / "nothing.txt", files / "mine")
     with pytest.raises(ValueError, match="must be different files"):
         hf_domain.advise(files / "encoder", files / "corpus.txt", files / "mine", general=files / "corpus.txt")
     with pytest.raises(ValueError, match="minutes must be above 0"):
         hf_domain.advise(files / "encoder", files / "corpus.txt", files / "mine", minutes=-1.0)
+    from hf_domain.examples import advise as script
+
+    flags = {"encoder": files / "encoder", "corpus": files / "corpus.txt", "task": files / "corpus.txt"}
+    with pytest.raises(ValueError, match=r"corpus.txt is a file. `hf-domain quickstart` splits"):
+        call_main(script.main, monkeypatch, **flags, output_dir=files / "new")
 
 
 def test_words_are_counted_by_their_pieces():
@@ -116,7 +121,9 @@ def test_more_time_cuts_less_and_every_plan_fits():
     assert scores.plan["tasks"]["mine"]["options"] == {"max_seq_length": 64}
     # A machine that is ten times slower has no smaller plan to offer, and says how long it takes.
     slow = advise(replace(FACTS, seconds_per_token=1e-2), minutes=5)
-    assert slow.seconds > 300 and f"about {round(slow.seconds / 60)} minutes" in str(slow)
+    assert slow.seconds > 330 and f"about {round(slow.seconds / 60)} minutes" in str(slow)
+    assert "This is the smallest plan: it does not fit into 5 minutes" in str(slow)
+    assert "smallest" not in text
 
 
 def test_two_cores_do_less_than_twice_the_work(monkeypatch):

@@ -69,7 +69,10 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
             matches = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
             matches = [match for match in matches if Path(match).is_file()]
         if not matches:
-            found = f"it is a folder. Name its files, as {pattern}/*.txt" if Path(pattern).is_dir() else "none does"
+            found = "none does"
+            if Path(pattern).is_dir():
+                endings = sorted({file.suffix for file in Path(pattern).iterdir()} & {*BUILDERS})
+                found = f"it is a folder. Name its files, as {pattern}/*{[*endings, '.txt'][0]}"
             raise FileNotFoundError(
                 f"at least one file must match {pattern}, but {found}. Check the path; relative paths start at "
                 f"{Path.cwd()}."
@@ -326,7 +329,7 @@ def _check_file(file: str, progress: tqdm) -> None:
     else:
         is_filled = _check_text(file, progress)
     if not is_filled:
-        raise ValueError(f"a file must contain at least one example, but {file} is empty. Leave it out.")
+        raise ValueError(f"a file must contain at least one example, but {file} is empty. Name another.")
 
 
 def _check_text(file: str, progress: tqdm) -> bool:

@@ -173,10 +173,11 @@ def check_method(model_args: ModelArguments, is_method: bool) -> None:
             f"--config_overrides needs a method with options, but {method} has none and the flag is "
             f"{model_args.config_overrides}. Leave it out."
         )
-    if (memory is not None) != (row is not None and row.reads_memory and not is_method):
+    needs_memory = row is not None and row.reads_memory and not is_method
+    if (memory is not None) != needs_memory:
         raise ValueError(
             f"--memory_name_or_path must be given exactly when --method gmap builds a new G-MAP, but is {memory} "
-            f"with --method {method}. Add or remove it."
+            f"with --method {method}. {'Add' if needs_memory else 'Remove'} it."
         )
 
 

@@ -142,6 +142,9 @@ def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: Fi
     args = kind.args
     # A training that names no length is stopped by its validation score.
     training_args.do_eval |= training_args.is_open_ended and args.validation_file is not None
+    is_given = args.validation_file is not None or args.dataset_name is not None
+    must_hold_out = training_args.do_train and training_args.do_eval and not is_given
+    training_args.do_eval &= not must_hold_out  # until there is something to evaluate on
     splits = load_splits(model_args, args, training_args, kind.needs_train)
     name = model_args.config_name or model_args.model_name_or_path
     config = AutoConfig.from_pretrained(name, **model_args.hub_options)
@@ -156,8 +159,8 @@ def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: Fi
     splits = kind.read(splits, partial(locate_example, args))
     follow_model_labels(kind, config, has_train, training_args.do_train)
     splits = limit_splits(splits, args)
-    if training_args.is_open_ended and "validation" not in splits:
-        splits, training_args.do_eval = hold_out(kind, splits)
+    if must_hold_out or (training_args.is_open_ended and "validation" not in splits):
+        splits, training_args.do_eval = hold_out(kind, splits, must_hold_out)
     check_single_text(kind.text_columns, getattr(args, "append_passage", False))
     kind.check(splits, training_args.do_train)
     if (metrics := kind.list_metrics()) is not None:
@@ -182,17 +185,23 @@ def predict_splits(trainer: FineTuner, test: Any) -> Iterator[tuple[str, str, An
 TENTH = 0.1
 
 
-def hold_out(kind: TaskKind, splits: DatasetDict) -> tuple[DatasetDict, bool]:
-    """Return splits whose validation set is a tenth of train, and whether there is one: labels may be too rare."""
+def hold_out(kind: TaskKind, splits: DatasetDict, must: bool = False) -> tuple[DatasetDict, bool]:
+    """Return splits whose validation set is a tenth of train, and whether there is one: labels may be too rare.
+
+    Args:
+        must: Raise where there is none.
+    """
     train = splits["train"]
     try:
         drawn = kind.hold_out(train, getattr(kind.args, "label_column_name", None), TENTH)
     except ValueError as error:
+        if must:
+            raise ValueError(f"{error} Or give --validation_file.") from error
         logger.warning(f"No validation set can be drawn from train, so that nothing stops the training early: {error}")
         return splits, False
     logger.info(
-        f"There is no validation set: {len(drawn):,} of {len(train):,} examples of train are held out to choose when "
-        "to stop. Add --validation_file for others."
+        f"There is no validation set: {len(drawn):,} of {len(train):,} examples of train are held out. Add "
+        "--validation_file for others."
     )
     kept = train.select(sorted({*range(len(train))} - {*drawn}))
     return DatasetDict({**splits, "train": kept, "validation": train.select(drawn)}), True

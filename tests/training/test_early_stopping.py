@@ -129,6 +129,15 @@ def test_a_run_without_validation_holds_out_a_tenth(run, tmp_path, caplog, fewer
     assert "There is no validation set: 4 of 40 examples of train are held out" in caplog.text
 
 
+def test_an_evaluation_without_validation_holds_out_a_tenth(run, tmp_path):
+    file = write_jsonl(tmp_path / "alone.jsonl", make_topics(40, 0))
+    metrics, _ = run(train_file=file, validation_file=None, max_steps=2)
+    assert (metrics["train_samples"], metrics["eval_samples"]) == (36, 4) and "eval_macro_f1" in metrics
+    write_jsonl(file, make_topics(2, 0))
+    with pytest.raises(ValueError, match=r"Or give --validation_file"):
+        run(train_file=file, validation_file=None, max_steps=2, overwrite_output_dir=True)
+
+
 def test_a_model_that_has_not_learned_is_not_stopped():
     """Nothing is learned yet at its first checks; afterwards it stops as others do."""
     args = TrainingArguments("none", metric_for_best_model="eval_f1", greater_is_better=True)
