@@ -164,7 +164,6 @@ TABLES = {"hf_domain.methods", "hf_domain.comparison.rows"}
 PLACES = {
     # Algorithms of expansion, which the papers' methods gave their names.
     "hf_domain.tokenization.expansion": {"adalm", "exbert"},
-    "hf_domain.methods.adalm.expand": {"adalm", "exbert"},
     "hf_domain.training.expansion": {"adalm", "exbert"},
     "hf_domain.fine_tuning": {"gmap", "rada"},
     "hf_domain.comparison.api": {"varmae"},

@@ -203,6 +203,8 @@ def test_options_of_vocabulary_expansion_are_all_there():
         dict(inspect.signature(f).parameters) for f in (tokenization.expand_vocabulary, hf_domain.expand_vocabulary)
     )
     assert [(one.name, one.default) for one in known.values()] == [(one.name, one.default) for one in own.values()]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'min_frequenzy'"):
+        hf_domain.expand_vocabulary(None, "no file", min_frequenzy=2)
 
 
 # ---------------------------------------------------------------------------------------------------------------- tasks
