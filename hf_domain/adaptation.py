@@ -38,13 +38,13 @@ def adapt(
     validation_data: Rows | None = None,
     general_validation_data: Rows | None = None,
     learning_rate: float | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     max_seq_length: int | None = None,
     recipe: str | None = None,
     expanded_vocabulary: str | os.PathLike | None = None,
     memory: str | None = None,
     datastore: str | os.PathLike | None = None,
-    num_passages: int = 3,
+    num_passages: int | None = None,
     start: Literal["recommended", "paper"] = "recommended",
     data_license: str | None = None,
     trust_remote_code: bool = False,
@@ -63,13 +63,13 @@ def adapt(
         general_validation_data: Held-out general text. The card then shows how the loss on it rises: what the encoder
             forgets.
         learning_rate: Default: by the encoder's size and the method, see `choose_pretraining_rate`.
-        batch_size: Number of examples in a batch; a step has several with `gradient_accumulation_steps`.
+        batch_size: Number of examples in a batch; a step has several with `gradient_accumulation_steps`. Default: 32.
         max_seq_length: Number of tokens per example. Default: 128, or the recipe's.
         recipe: `modernbert` for the settings of ModernBERT's authors; what you set wins. See `hf-domain mlm --recipe`.
         expanded_vocabulary: Folder written by `hf-domain expand_vocab`.
         memory: The general encoder of G-MAP.
         datastore: Folder of the passages that RADA reads, see `build_datastore`.
-        num_passages: Number of passages to retrieve for an example.
+        num_passages: Number of passages to retrieve for an example. Default: 3.
         start: How a new module starts, see `hf-domain mlm --start`.
         data_license: License of the corpus, an identifier of the Hub, for the model card.
         trust_remote_code: Run code that comes with the encoder; the folder then carries it.
@@ -98,7 +98,7 @@ def adapt(
         raise FileExistsError(
             f"output_dir must be a new or empty folder, but {folder} is not empty. Name another folder."
         )
-    defaults = METHODS[method].pretraining | list_defaults(recipe)
+    defaults = list_defaults(recipe)
     model_options: dict[str, Any] = pick_defaults(defaults, PretrainingArguments)
     model_args = PretrainingArguments(
         model_name_or_path=os.fspath(encoder),
@@ -122,12 +122,13 @@ def adapt(
     options |= pick_defaults(defaults, PretrainerArguments) | {**training_options}
     if learning_rate is not None:
         options["learning_rate"] = learning_rate
+    if batch_size is not None:
+        options["per_device_train_batch_size"] = batch_size
     training_args = PretrainerArguments(
         str(folder),
         do_train=True,
         do_eval=True,
         max_steps=1,  # `pretrain` counts them
-        per_device_train_batch_size=batch_size,
         seed=seed,
         **options,
     )

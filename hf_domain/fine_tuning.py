@@ -60,7 +60,7 @@ def fine_tune(
     max_seq_length: int | None = None,
     num_train_epochs: float | None = None,
     learning_rate: float | None = None,
-    batch_size: int = 8,
+    batch_size: int | None = None,
     class_weights: Literal["none", "balanced"] = "none",
     nearest_vote: bool = False,
     train_top_layers: int = 0,
@@ -97,6 +97,7 @@ def fine_tune(
         num_train_epochs: Default: without `max_steps`, the longer of three epochs and 1,000 steps, and no longer than
             the validation score improves; see "How long to train" in the guide.
         learning_rate: Default: chosen by the width of the encoder.
+        batch_size: Default: 16.
         class_weights: `balanced` lets rare labels count as much in the loss as frequent ones.
         nearest_vote: Mix a classifier with a vote of the nearest training texts, see `hf-domain classification`.
         train_top_layers: Train only the head and this many top layers. Default: everything, embeddings included.
@@ -123,11 +124,12 @@ def fine_tune(
     if made := list_made(folder):
         raise FileExistsError(f"output_dir must be a folder without a model, but {folder} has {made[0]}. Name another.")
     options: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_steps": 0.1, **training_options}
+    if batch_size is not None:
+        options["per_device_train_batch_size"] = batch_size
     training_args = FineTunerArguments(
         str(folder),
         do_train=True,
         num_train_epochs=num_train_epochs,
-        per_device_train_batch_size=batch_size,
         learning_rate=learning_rate,
         seed=seed,
         **options,

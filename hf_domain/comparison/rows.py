@@ -30,18 +30,9 @@ class Recipe:
     old_words: bool = False
     """Whether tasks that label words take the tokenizer of the plan's encoder, which has no new words."""
     reads_datastore: bool = False
-    pretraining: dict[str, Any] = field(default_factory=dict)
-    """Flags of the masked-LM stage, beside the method's own defaults."""
     fine_tuning: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The flags of the masked-LM stage: those of the method, and the row's own."""
-        return {} if self.method is None else METHODS[self.method].pretraining | self.pretraining
 
-
-# A frozen encoder reads the passages, so they are encoded once for all epochs and seeds.
-FROZEN_PASSAGES = {"config_overrides": "passage_encoder=frozen"}
 RECIPES = {
     "no_adaptation": Recipe("no adaptation", control=None),
     "general_text": Recipe("general text", method="dapt", text="general", control=None),
@@ -61,15 +52,11 @@ RECIPES = {
     "exbert": Recipe("exBERT", method="exbert", expands_vocabulary=True),
     "gmap": Recipe("G-MAP", after="dapt", fine_tuning={"method": "gmap"}),
     "gmap_mlm": Recipe("G-MAP with its masked-LM stage", method="gmap"),
-    "rada": Recipe(
-        "RADA", control="no_adaptation", reads_datastore=True, fine_tuning={"method": "rada", **FROZEN_PASSAGES}
-    ),
-    # Few passages per block: a corpus has many blocks, and each retrieved passage is encoded once.
+    "rada": Recipe("RADA", control="no_adaptation", reads_datastore=True, fine_tuning={"method": "rada"}),
     "rada_mlm": Recipe(
         "RADA with its masked-LM stage",
         method="rada",
         reads_datastore=True,
-        pretraining={"num_passages": 3},
         fine_tuning={"method": "rada"},
     ),
     "vote": Recipe(

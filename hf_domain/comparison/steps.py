@@ -17,8 +17,10 @@ from hf_domain.data.files import SPLITS, find_files
 from hf_domain.data.json_lines import read_rows
 from hf_domain.environment import find_version
 from hf_domain.methods import BASELINE, METHODS
-from hf_domain.safe_io import fingerprint_files
+from hf_domain.safe_io import fingerprint_files, read_json
 from hf_domain.tasks.kind import PLAN_KINDS
+from hf_domain.training.arguments import FineTunerArguments, PretrainerArguments
+from hf_domain.training.masked_lm_corpus import CorpusArguments
 from hf_domain.training.overrides import parse_overrides
 from hf_domain.training.recipes import TRAINING_RECIPES
 from hf_domain.training.run_folder import CHECKPOINT_FILES
@@ -32,16 +34,17 @@ TIMING_STEPS = 20
 TRAINER_OPTIONS: dict[str, Any] = {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
 # Masked LM of a real corpus takes hours: a killed one resumes from its last tenth, and a short one has a curve too.
 CHECKPOINTS: dict[str, Any] = {"save_strategy": "steps", "save_steps": 0.1, "save_total_limit": 1, "logging_steps": 20}
+# The defaults of the commands that decide on the cost, spelled out: they are part of what a step is.
 PRETRAINING: dict[str, Any] = {
-    "per_device_train_batch_size": 32,
-    "max_seq_length": 128,
-    "warmup_steps": 0.1,
+    "per_device_train_batch_size": PretrainerArguments.per_device_train_batch_size,
+    "max_seq_length": CorpusArguments.max_seq_length,
+    "warmup_steps": PretrainerArguments.warmup_steps,
     "max_eval_samples": 256,
 }
 FINE_TUNING: dict[str, Any] = {
-    "per_device_train_batch_size": 16,
-    "warmup_steps": 0.1,
-    "train_sampling_strategy": "group_by_length",
+    "per_device_train_batch_size": FineTunerArguments.per_device_train_batch_size,
+    "warmup_steps": FineTunerArguments.warmup_steps,
+    "train_sampling_strategy": FineTunerArguments.train_sampling_strategy,
 }
 CACHE_FLAGS = ("memory_cache", "passage_cache")
 # Flags of masked LM that a held-out loss takes: another learning rate must not measure the same loss again.
@@ -225,15 +228,20 @@ class StepLister:
 
         Either the flags of the run or those of the masked LM that made its checkpoint decide.
         """
-        overrides = parse_overrides(flags.get("config_overrides"))
-        for each in self.plan.list_starts(row):
-            recipe = self.plan.get_recipe(each)
-            if "passage_encoder" in overrides:
-                break
-            if recipe.method is not None and METHODS[recipe.method].reads_passages:
-                before = self.join_flags(recipe.defaults, self.plan.pretraining, self.plan.methods[each].pretraining)
-                overrides = parse_overrides(before.get("config_overrides"))
-        return overrides.get("passage_encoder") == "frozen"
+        trainings, starts = [flags], self.plan.list_starts(row)
+        for each in starts:
+            method = self.plan.get_recipe(each).method
+            if method is not None and METHODS[method].reads_passages:
+                trainings.append(self.join_flags(self.plan.pretraining, self.plan.methods[each].pretraining))
+        # The first training builds the model, unless it continues one.
+        reader = next(method for method in METHODS.values() if method.reads_passages)
+        chosen = {} if trainings[-1].get("start") == "paper" else reader.start
+        encoder = self.plan.folder / (self.plan.methods[starts[-1]].encoder or self.plan.encoder) / "config.json"
+        if encoder.is_file() and (config := read_json(encoder)).get("model_type") == reader.model_type:
+            chosen = config
+        for training in reversed(trainings):
+            chosen = chosen | parse_overrides(training.get("config_overrides"))
+        return chosen.get("passage_encoder") == "frozen"
 
     def make_encoder(self, row: str, task: str) -> Iterator[Step]:
         """Yield the steps that make the encoder of a row for a task, and measure its masked-LM losses."""
@@ -272,8 +280,8 @@ class StepLister:
             flags["train_file"] = self.build_datastore(row, task).flags["held_out_file"]
         published = list_published(plan.pretraining | options.pretraining)
         flags = self.join_flags(
-            flags, TRAINER_OPTIONS, CHECKPOINTS, PRETRAINING, published, recipe.defaults, plan.pretraining,
-            options.pretraining, {"seed": self.pretraining_seed},
+            flags, TRAINER_OPTIONS, CHECKPOINTS, PRETRAINING, published, plan.pretraining, options.pretraining,
+            {"seed": self.pretraining_seed},
         )  # fmt: skip
         if recipe.reads_datastore and self.has_frozen_passages(row, flags):
             flags["passage_cache"] = f"{ROOT}/passages/{name}"
@@ -385,8 +393,8 @@ class StepLister:
         if recipe.reads_datastore:
             needs.append(self.build_datastore(row, task_name).name)
             flags["datastore"] = f"{name_folder(needs[-1])}/datastore"
-        if reader is not None and reader.reads_passages and self.has_frozen_passages(row, flags):
-            flags["passage_cache"] = f"{ROOT}/passages/{self.label_encoder(row, task_name)}-{needs[-1]}-{task_name}"
+            if reader is not None and self.has_frozen_passages(row, flags):
+                flags["passage_cache"] = f"{ROOT}/passages/{self.label_encoder(row, task_name)}-{needs[-1]}-{task_name}"
         flags |= kind.list_flags(row for _, row in read_rows(task.get_file("train"), plan.folder))
         # The validation set decides thresholds, early stopping, and which model is kept.
         flags |= {"seed": seed, "do_train": True, "do_eval": True, "do_predict": True}

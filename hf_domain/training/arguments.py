@@ -104,6 +104,8 @@ class FineTunerArguments(TrainingArguments):
     learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
         default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
     )
+    per_device_train_batch_size: int = field(default=16, metadata={"help": "Examples in a batch of a device."})
+    warmup_steps: float = field(default=0.1, metadata={"help": "Steps of warm-up, or below 1 their share of all."})
     num_train_epochs: float | None = field(  # type: ignore[assignment] # FineTuner sets it
         default=None,
         metadata={
@@ -136,6 +138,8 @@ class PretrainerArguments(TrainingArguments):
     learning_rate: float | None = field(  # type: ignore[assignment] # `pretrain` sets it
         default=None, metadata={"help": "Default: by the encoder's size and the method."}
     )
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "Examples in a batch of a device."})
+    warmup_steps: float = field(default=0.1, metadata={"help": "Steps of warm-up, or below 1 their share of all."})
     bf16: bool | None = field(  # type: ignore[assignment] # set below
         default=None,
         metadata=SWITCH

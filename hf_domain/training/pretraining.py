@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 # Batches on which a start is measured: about as many as torch's running averages remember.
 PREPARING_BATCHES = 10
+# A corpus has many blocks, and a cache encodes each of their passages once.
+PASSAGES_OF_A_BLOCK = 3
 
 
 def pretrain(
@@ -118,6 +120,8 @@ def train_masked_lm(
     if num_tokens is not None:
         tokens = training_args.train_batch_size * training_args.gradient_accumulation_steps * data_args.max_seq_length
         training_args.max_steps = max(1, num_tokens // tokens)
+    if passage_args.num_passages is None:
+        passage_args.num_passages = PASSAGES_OF_A_BLOCK
     passages = load_passage_reader(passage_args, model, tokenizer, model_args.method)
     with training_args.main_process_first(desc="loading and tokenizing the corpus"):
         examples, documents = load_examples(

@@ -75,13 +75,13 @@ def test_a_row_may_have_seeds_of_its_own(content, tmp_path, load):
 
 
 def test_passages_are_cached_where_a_frozen_copy_encodes_them(content, list_by_name):
-    shared, frozen = {"config_overrides": "selection=top1"}, {"config_overrides": "passage_encoder=frozen"}
+    shared, frozen = {"config_overrides": "passage_encoder=shared"}, {"config_overrides": "passage_encoder=frozen"}
     content["methods"] = {
         "rada": None,
         "as_published": {"recipe": "rada", "fine_tuning": shared},
         "rada_mlm": None,
         "trained": {"recipe": "rada_mlm", "pretraining": shared},
-        "goes_on": {"recipe": "rada", "after": "rada_mlm", "fine_tuning": shared},
+        "goes_on": {"recipe": "rada", "after": "rada_mlm", "fine_tuning": {"config_overrides": "selection=top1"}},
         "half": {"recipe": "rada_mlm", "pretraining": shared, "fine_tuning": frozen},
     }
     steps = list_by_name()

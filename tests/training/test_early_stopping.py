@@ -31,6 +31,7 @@ def run(tmp_path, monkeypatch):
 
     def call(**flags):
         options = {"model_name_or_path": encoder, "do_train": True, "do_eval": True, "max_seq_length": 16, **files}
+        options["per_device_train_batch_size"] = 8
         metrics = run_script(run_classification.main, monkeypatch, tmp_path / "output", **options | flags)
         return metrics, json.loads((tmp_path / "output" / "trainer_state.json").read_text())
 

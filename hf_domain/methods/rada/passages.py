@@ -31,12 +31,13 @@ class PassageArguments:
     num_passages: int | None = field(
         default=None,
         metadata={
-            "help": "Passages retrieved for an example. Default: as many as in the model's fine-tuning, else 10."
+            "help": "Passages retrieved for an example. Default: 3 in masked LM; in a task as many as in the model's "
+            "fine-tuning, else 10."
         },
     )
     passage_cache: str | None = field(
         default=None,
-        metadata={"help": "Folder for encoded passages; to train, set passage_encoder=frozen in --config_overrides."},
+        metadata={"help": "Folder for encoded passages: the frozen encoder of the start encodes each once."},
     )
 
 

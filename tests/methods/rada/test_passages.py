@@ -154,7 +154,7 @@ def test_questions_of_several_windows(run, topics, tmp_path):
         for name, topic in topics.items()
     ]
     run(run_qa, {"train": rows, "validation": rows[:4]}, max_steps=2, doc_stride=4, max_seq_length=20)
-    assert RadaForQuestionAnswering.from_pretrained(tmp_path / "output").config.passage_encoder == "shared"
+    assert RadaForQuestionAnswering.from_pretrained(tmp_path / "output").config.passage_encoder == "frozen"
 
 
 def test_what_a_run_may_not_ask_for(run, topics, tmp_path):
@@ -164,7 +164,7 @@ def test_what_a_run_may_not_ask_for(run, topics, tmp_path):
     with pytest.raises(ValueError, match=f"needs a --datastore, but {tmp_path} is given alone"):
         load_datastore(PassageArguments(passage_cache=str(tmp_path)), make_masked_lm("bert"), None, None)
     with pytest.raises(ValueError, match=r"passage_encoder is shared"):
-        run(run_classification, splits, passage_cache=tmp_path / "states", max_steps=1)
+        run(run_classification, splits, passage_cache=tmp_path / "states", max_steps=1, start="paper")
 
 
 def test_a_reader_without_datastore_is_its_encoder(caplog):
