@@ -2,11 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from transformers import EvalPrediction
 
 logger = logging.getLogger(__name__)
 
@@ -19,35 +17,6 @@ DECIDING = {"single_label_classification": "macro_f1", "multi_label_classificati
 # The logit of a constant multi-label prediction, beyond any threshold.
 CERTAIN = 20.0
 ADVICE = "Train longer, choose another learning rate, or give more examples."
-
-
-def add_baseline(
-    compute_metrics: Callable[[EvalPrediction], Metrics], constants: Sequence[np.ndarray], labels: Any, deciding: str
-) -> Callable[[EvalPrediction], Metrics]:
-    """Return `compute_metrics` that also scores constant predictions.
-
-    Args:
-        constants: Logits `[labels]` of constant predictions, see `make_constants`. If there are several, each metric
-            uses the best one on the training labels.
-        labels: Label ids of the training data, used only with several constants.
-        deciding: The metric that decides whether a run beats the baseline.
-    """
-
-    def compute_constant(constant: np.ndarray, references: Any) -> Metrics:
-        references = np.asarray(references)
-        # There are several constants only for multi-label tasks, where each label has a column.
-        shape = references.shape[:-1] if len(constants) > 1 else references.shape
-        return compute_metrics(EvalPrediction(np.broadcast_to(constant, (*shape, len(constant))), references))
-
-    def compute_with_baseline(output: EvalPrediction) -> Metrics:
-        scores = [compute_constant(constant, output.label_ids) for constant in constants]
-        known = [compute_constant(constant, labels) for constant in constants] if len(constants) > 1 else scores
-        best = {name: max(range(len(known)), key=lambda number: known[number][name]) for name in known[0]}
-        return compare_with_baseline(
-            compute_metrics(output), {name: scores[number][name] for name, number in best.items()}, deciding
-        )
-
-    return compute_with_baseline
 
 
 def compare_with_baseline(metrics: Metrics, baseline: Metrics, deciding: str) -> Metrics:

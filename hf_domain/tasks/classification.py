@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from transformers import (
     AutoModelForSequenceClassification,
     BatchEncoding,
-    EvalPrediction,
     PreTrainedTokenizerBase,
     Trainer,
 )
@@ -30,7 +29,7 @@ from hf_domain.data.columns import (
     find_text_columns,
     name_example,
 )
-from hf_domain.tasks.baseline import DECIDING, add_baseline, make_constants
+from hf_domain.tasks.baseline import DECIDING, compare_with_baseline, make_constants
 from hf_domain.tasks.class_weights import make_weighted_loss
 from hf_domain.tasks.kind import PLAN_KINDS, DataArguments, Rows, TaskKind, register_kind
 from hf_domain.tasks.labels import (
@@ -112,6 +111,10 @@ class Classification(TaskKind):
     problem_type = "single_label_classification"
     parse: ClassVar[Callable[[str], Any]] = str
     """Reads the prediction of a line in the file of labels."""
+    constants: Sequence[np.ndarray] = ()
+    """Logits of constant predictions, see `make_constants`."""
+    chosen: dict[str, int]
+    """The number of the constant for each metric, if there are several."""
 
     @classmethod
     def fits(cls, columns: set[str]) -> bool:
@@ -190,28 +193,34 @@ class Classification(TaskKind):
         return encodings
 
     def learn(self, examples: DatasetDict, config: Any) -> None:
-        """Keep the most frequent labels, and weigh the labels."""
-        self.compute_metrics = self.choose_metrics(config)
+        """Keep the constant predictions that a model must beat, and weigh the labels."""
         if "train" not in examples:
             return  # no label is known to be frequent
         labels, names = examples["train"]["labels"][:], self.label_names or []
-        constants = make_constants(self.problem_type, labels, len(names))
-        self.compute_metrics = add_baseline(self.compute_metrics, constants, labels, self.deciding)
+        self.constants, self.chosen = make_constants(self.problem_type, labels, len(names)), {}
+        if len(self.constants) > 1:  # the training labels choose one for each metric
+            known = self.score_constants(np.asarray(labels), config)
+            self.chosen = {name: max(range(len(known)), key=lambda number: known[number][name]) for name in known[0]}
         self.loss = make_weighted_loss(self.args.class_weights, self.problem_type, labels, names)
 
-    def choose_metrics(self, config: Any) -> Callable[[EvalPrediction], dict[str, Any]]:
-        """Return the metrics of logits; thresholds that `config.label_thresholds` gets later count."""
-
-        def compute_metrics(output: EvalPrediction) -> dict[str, Any]:
-            kind, gold = self.problem_type, np.asarray(output.label_ids)
-            predictions = decode_logits(output.predictions, kind, getattr(config, "label_thresholds", None))
-            return compute_class_metrics(predictions, gold, kind, self.negative_labels)
-
-        return compute_metrics
-
     def score(self, output: Any, rows: Dataset, examples: Dataset, config: Any) -> dict[str, Any]:
+        """Return the metrics of logits, and those of the best constant predictions."""
+        gold = np.asarray(output.label_ids)
+        metrics, scores = self.score_logits(output.predictions, gold, config), self.score_constants(gold, config)
+        if not scores:
+            return metrics
+        baseline = {name: scores[self.chosen.get(name, 0)][name] for name in metrics}
+        return compare_with_baseline(metrics, baseline, self.deciding)
+
+    def score_constants(self, gold: np.ndarray, config: Any) -> list[dict[str, float]]:
+        """Return the metrics of each constant prediction."""
+        shape = len(gold), len(self.label_names or [])
+        return [self.score_logits(np.broadcast_to(constant, shape), gold, config) for constant in self.constants]
+
+    def score_logits(self, logits: Any, gold: np.ndarray, config: Any) -> dict[str, float]:
         """Return the metrics of logits."""
-        return self.compute_metrics(output)
+        predictions = decode_logits(logits, self.problem_type, getattr(config, "label_thresholds", None))
+        return compute_class_metrics(predictions, gold, self.problem_type, self.negative_labels)
 
     def finish(self, trainer: Trainer) -> None:
         """Choose the thresholds of several labels on the validation set, if there is one; otherwise they are one half.

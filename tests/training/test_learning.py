@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from datasets import Dataset, DatasetDict
 from script_runs import run_script, save_tiny_bert, write_jsonl
 from transformers import EvalPrediction
 
@@ -91,19 +92,16 @@ def test_answers_are_compared_with_none(run):
 
 def test_several_labels_are_compared_with_the_best_constant():
     """For each metric the constant of all label sets that is best on the training labels."""
-    from hf_domain.tasks.baseline import add_baseline, make_constants
-
     rng = np.random.default_rng(0)
     labels = (rng.random((60, 5)) < [0.7, 0.35, 0.3, 0.1, 0.05]).astype(float)
     kind = "multi_label_classification"
     task = Classification(ClassificationArguments())
-    task.problem_type, task.negative_labels = kind, []
-    compute = task.choose_metrics(None)
+    task.problem_type, task.negative_labels, task.label_names = kind, [], [*"abcde"]
     every = [np.array(chosen) for chosen in itertools.product([-1.0, 1.0], repeat=5)]
-    scores = [compute(EvalPrediction(np.tile(constant, (60, 1)), labels)) for constant in every]
-    metrics = add_baseline(compute, make_constants(kind, labels, 5), labels, "macro_f1")(
-        EvalPrediction(np.where(labels > 0, 1.0, -1.0), labels)
-    )
+    scores = [task.score_logits(np.tile(constant, (60, 1)), labels, None) for constant in every]
+    task.deciding = "macro_f1"
+    task.learn(DatasetDict(train=Dataset.from_dict({"labels": labels.tolist()})), None)
+    metrics = task.score(EvalPrediction(np.where(labels > 0, 1.0, -1.0), labels), None, None, None)
     assert metrics["macro_f1"] == 1.0 and metrics["beats_baseline"] is True
     for name in ("micro_f1", "macro_f1", "accuracy"):
         assert metrics[f"baseline_{name}"] == pytest.approx(max(score[name] for score in scores))
