@@ -11,16 +11,14 @@ their repetitions counts, tokenization included.
 """
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from model2vec.distill import distill
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
+from students import measure_times
 from transformers import AutoModel, AutoTokenizer
 
 from hf_domain.data.corpora import read_texts
@@ -63,28 +61,6 @@ def load_encoder(name: str, kept: Sequence[int] | None = None, tokenizer: Any = 
     return encoder, lambda text: encoder(**tokenizer(text, return_tensors="pt", truncation=True, max_length=512))
 
 
-def measure_times(readers: dict[str, Callable], texts: list[str], repetitions: int) -> dict[str, float]:
-    """Return the milliseconds that each needs for a text, the mean over the texts."""
-    sums = dict.fromkeys(readers, 0.0)
-    with torch.inference_mode():
-        for text in texts:
-            fastest = dict.fromkeys(readers, float("inf"))
-            for _ in range(repetitions):
-                for name, read in readers.items():
-                    start = time.perf_counter()
-                    read(text)
-                    fastest[name] = min(fastest[name], time.perf_counter() - start)
-            sums = {name: sums[name] + fastest[name] for name in readers}
-    return {name: 1000 * total / len(texts) for name, total in sums.items()}
-
-
-def measure_file(model: Any) -> float:
-    """Return the megabytes of a saved model."""
-    with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return sum(file.stat().st_size for file in Path(folder).glob("*.safetensors")) / 1e6
-
-
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,7 +72,6 @@ def main() -> None:
     parser.add_argument("--timed_samples", type=int, default=100, help="texts for the speed")
     parser.add_argument("--repetitions", type=int, default=5)
     args = parser.parse_args()
-    torch.set_num_threads(1)
     task = read_task(Path(args.task), {"train": args.max_train_samples, "test": args.max_test_samples})
     static = distill(args.teacher)
     texts = [*read_texts(args.corpus), *(text for part in task.values() for text in part[0])]
@@ -105,7 +80,8 @@ def main() -> None:
     models |= {name: load_encoder(name) for name in (args.teacher, *args.students)}
     result = {
         "static_macro_f1": score_static(static, task),
-        "megabytes": {name: measure_file(model) for name, (model, _) in models.items()},
+        "megabytes": {name: model.num_parameters() * 4 / 1e6 for name, (model, _) in models.items() if model != static}
+        | {"static": static.embedding.nbytes / 1e6},
         "milliseconds": measure_times(
             {name: read for name, (_, read) in models.items()}, task["test"][0][: args.timed_samples], args.repetitions
         ),

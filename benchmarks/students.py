@@ -11,11 +11,11 @@ that a busy machine slows all of them; the fastest of their repetitions counts.
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from datasets import Dataset
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
@@ -46,21 +46,19 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure_times(names: Sequence[str], examples: Dataset, repetitions: int) -> dict[str, float]:
-    """Return the milliseconds that each encoder needs for a sequence, the mean over the sequences."""
+def measure_times(readers: Mapping[str, Callable], examples: Sequence[Any], repetitions: int) -> dict[str, float]:
+    """Return the milliseconds that each reader needs for an example on one thread, the mean over the examples."""
     torch.set_num_threads(1)
-    encoders = {name: AutoModel.from_pretrained(name).eval() for name in names}
-    sums = dict.fromkeys(names, 0.0)
+    sums = dict.fromkeys(readers, 0.0)
     with torch.inference_mode():
-        for row in examples:
-            input_ids = torch.tensor([row["input_ids"]])
-            fastest = dict.fromkeys(names, float("inf"))
+        for example in examples:
+            fastest = dict.fromkeys(readers, float("inf"))
             for _ in range(repetitions):
-                for name, encoder in encoders.items():
+                for name, read in readers.items():
                     start = time.perf_counter()
-                    encoder(input_ids)
+                    read(example)
                     fastest[name] = min(fastest[name], time.perf_counter() - start)
-            sums = {name: sums[name] + fastest[name] for name in names}
+            sums = {name: sums[name] + fastest[name] for name in readers}
     return {name: 1000 * total / len(examples) for name, total in sums.items()}
 
 
@@ -85,8 +83,9 @@ def main() -> None:
         metrics = trainer.evaluate()
         losses[student] = {name: value for name, value in metrics.items() if name.endswith("loss")}
         print(student, losses[student], flush=True)
-    timed = examples.select(range(min(args.timed_samples, len(examples))))
-    milliseconds = measure_times([args.teacher, *args.students], timed, args.repetitions)
+    encoders = {name: AutoModel.from_pretrained(name).eval() for name in (args.teacher, *args.students)}
+    timed = [torch.tensor([input_ids]) for input_ids in examples["input_ids"][: args.timed_samples]]
+    milliseconds = measure_times(encoders, timed, args.repetitions)
     print(milliseconds)
     result = {"teacher": args.teacher, "sequences": len(examples), "losses": losses, "milliseconds": milliseconds}
     if args.output is None:
