@@ -1,9 +1,8 @@
-"""A kind of task as another package adds it, with its script."""
+"""A kind of task as another package adds it; run_multiple_choice.py is its script."""
 
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
 
 from hf_domain.tasks import TaskKind
-from hf_domain.training.fine_tuning import fine_tune_from_flags, list_arguments
 
 
 class MultipleChoice(TaskKind):
@@ -12,7 +11,7 @@ class MultipleChoice(TaskKind):
     name, head, pipeline_tag = "multiple_choice", "ForMultipleChoice", "multiple-choice"
     auto_class, collator_class = AutoModelForMultipleChoice, DataCollatorForMultipleChoice
     deciding = "accuracy"
-    command, plan_metrics = "multiple_choice", ("accuracy",)
+    command, plan_metrics = "run_multiple_choice", ("accuracy",)
     columns, texts = ("question", "choices", "label"), ("question", "choices")
 
     @classmethod
@@ -47,10 +46,3 @@ class MultipleChoice(TaskKind):
     @classmethod
     def read_predictions(cls, folder, rows):
         return [int(line) for line in (folder / "predict_choices.txt").read_text().split()]
-
-
-ARGUMENTS = list_arguments(MultipleChoice)
-
-
-def main():
-    fine_tune_from_flags(MultipleChoice, "Choose answers.")
