@@ -21,7 +21,7 @@ def list_head_weights(model: PreTrainedModel) -> set[str]:
 
 
 def choose_start(model: PreTrainedModel, new_weights: Collection[str], spread: float | None) -> None:
-    """Record the weights that `FineTuner` will start; the spread is saved with the model."""
+    """Record the weights that `FineTuningTrainer` will start; the spread is saved with the model."""
     if spread is not None and not spread > 0:
         raise ValueError(
             f"--head_initializer_range must be above 0, but is {spread}. Leave the flag out for the default."

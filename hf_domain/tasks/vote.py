@@ -188,7 +188,7 @@ def load_labeled(labeled: Dataset, columns: Sequence[str], queries: Sequence[str
 
 
 def set_vote(trainer: Any) -> None:
-    """Choose the weight of a FineTuner's vote on its validation set, if it has one, and save it with the model.
+    """Choose the weight of a FineTuningTrainer's vote on its validation set, if it has one, and save it with the model.
 
     It goes into `config.nearest_vote`, which `hf-domain predict` reads: the number of texts that vote, their weight,
     which is 0 if the model alone is best, and the column of their labels.

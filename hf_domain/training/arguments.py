@@ -101,12 +101,12 @@ class FineTuningArguments(ModelArguments):
 class FineTunerArguments(TrainingArguments):
     """transformers' training arguments, with a learning rate that fits the encoder, and a length that fits the task."""
 
-    learning_rate: float | None = field(  # type: ignore[assignment] # FineTuner sets it
+    learning_rate: float | None = field(  # type: ignore[assignment] # FineTuningTrainer sets it
         default=None, metadata={"help": "Default: 5e-5 * (768 / hidden_size)^2, at most 5e-4."}
     )
     per_device_train_batch_size: int = field(default=16, metadata={"help": "Examples in a batch of a device."})
     warmup_steps: float = field(default=0.1, metadata={"help": "Steps of warm-up, or below 1 their share of all."})
-    num_train_epochs: float | None = field(  # type: ignore[assignment] # FineTuner sets it
+    num_train_epochs: float | None = field(  # type: ignore[assignment] # FineTuningTrainer sets it
         default=None,
         metadata={
             "help": "Default: without --max_steps, the longer of 3 epochs and 1,000 steps, and no longer than the "

@@ -35,7 +35,7 @@ from hf_domain.training.run import (
 )
 from hf_domain.training.run_folder import run_in_folder
 from hf_domain.training.task_trainer import (
-    FineTuner,
+    FineTuningTrainer,
     limit_splits,
     load_splits,
     load_task_model,
@@ -69,7 +69,7 @@ def run_fine_tuning(
     data_args: Any,
     passage_args: PassageArguments,
     training_args: FineTunerArguments,
-) -> FineTuner:
+) -> FineTuningTrainer:
     """Load the data and the model of a task, train, score and predict; return the trainer.
 
     Raises:
@@ -114,7 +114,7 @@ def run_fine_tuning(
         split = trainer.evaluated_split
         return kind.score(output, splits[split], examples[split], model.config)
 
-    trainer = FineTuner(
+    trainer = FineTuningTrainer(
         model,
         training_args,
         train_dataset=inputs.get("train"),
@@ -168,13 +168,13 @@ def read_task(kind: TaskKind, model_args: FineTuningArguments, training_args: Fi
     return splits
 
 
-def choose_on_validation(kind: TaskKind, trainer: FineTuner) -> None:
+def choose_on_validation(kind: TaskKind, trainer: FineTuningTrainer) -> None:
     """Choose the weight of a vote, then what the kind chooses with it."""
     set_vote(trainer)
     kind.finish(trainer)
 
 
-def predict_splits(trainer: FineTuner, test: Any) -> Iterator[tuple[str, str, Any]]:
+def predict_splits(trainer: FineTuningTrainer, test: Any) -> Iterator[tuple[str, str, Any]]:
     """Yield split, prefix and output of the validation set, which was just evaluated, and of the test set."""
     if trainer.args.do_eval:
         yield "validation", "eval", trainer.evaluated

@@ -172,7 +172,7 @@ def make_trainer(
     those of the batch.
 
     Args:
-        args: Without a learning rate they get `FineTuner`'s.
+        args: Without a learning rate they get `FineTuningTrainer`'s.
         evaluator: That of the validation data, or None.
         deciding: Its metric that chooses the best checkpoint.
     """

@@ -36,7 +36,7 @@ from hf_domain.training.terminal import explain_pickles, hide_load_report, repor
 logger = logging.getLogger(__name__)
 
 
-class FineTuner(Trainer):
+class FineTuningTrainer(Trainer):
     """transformers' Trainer, which also starts a new head from the states it reads and evaluates all examples in order.
 
     `evaluated` is the output of the last evaluation, with its predictions, and `evaluated_split` names its split. A
@@ -344,7 +344,7 @@ def load_task_model(
 ) -> PreTrainedModel:
     """Load the model of a task: the checkpoint with a head, or the model that the method builds around it.
 
-    Weights are always float32, so that small updates are not rounded away. `FineTuner` starts the head if the
+    Weights are always float32, so that small updates are not rounded away. `FineTuningTrainer` starts the head if the
     checkpoint has none.
 
     Args:

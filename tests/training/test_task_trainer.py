@@ -27,7 +27,7 @@ from hf_domain.tasks.classification import ClassificationArguments
 from hf_domain.tasks.kind import DataArguments
 from hf_domain.tasks.token_classification import NerArguments
 from hf_domain.training.arguments import FineTunerArguments, FineTuningArguments
-from hf_domain.training.task_trainer import FineTuner, limit_splits, load_splits, load_task_model, renew_config
+from hf_domain.training.task_trainer import FineTuningTrainer, limit_splits, load_splits, load_task_model, renew_config
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def make_fine_tuner(tmp_path, model_args, problem_type="single_label_classificat
     rows = Dataset.from_list([{"input_ids": [2, 5 + row % 3, 3], "labels": row % 3} for row in range(11)])
     args = make_training_args(tmp_path, per_device_eval_batch_size=4, do_train=True, **options)
     tokenizer = make_bert_tokenizer(["a few words"])
-    return FineTuner(model, args, train_dataset=rows, processing_class=tokenizer, compute_loss_func=loss)
+    return FineTuningTrainer(model, args, train_dataset=rows, processing_class=tokenizer, compute_loss_func=loss)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_model_that_explores_trains_twice_as_long(tmp_path, head, epochs):
     rows = Dataset.from_dict({"input_ids": [[2, 5, 3]] * 40, "labels": [0] * 40})
     args = FineTunerArguments(str(tmp_path), do_train=True, use_cpu=True, per_device_train_batch_size=8)
     model, tokenizer = head.from_backbone(make_masked_lm("bert")), make_bert_tokenizer(["a few words"])
-    trainer = FineTuner(model, args, train_dataset=rows, processing_class=tokenizer)
+    trainer = FineTuningTrainer(model, args, train_dataset=rows, processing_class=tokenizer)
     assert trainer.args.num_train_epochs == epochs  # 1,000 and 2,000 steps of 8
 
 
