@@ -6,7 +6,7 @@ r"""Continue the pre-training of an encoder on domain text: plain masked LM (DAP
 `--method dapt` trains the encoder itself; `--method lora` trains low-rank changes, merged at the end. Every other
 method builds its model around the encoder. The recommended start keeps the encoder's predictions if the method allows
 it; `--start paper` starts as the paper does. Set options of a method with `--config_overrides
-kl_weight=10,unmasked_ratio=0.15`. If `--model_name_or_path` is a checkpoint of the method, training continues from it.
+kl_weight=10,unmasked_ratio=1`. If `--model_name_or_path` is a checkpoint of the method, training continues from it.
 Repeat the command to resume a killed run from its last checkpoint; Trainer saves one every 500 steps (`--save_steps`).
 
 `--expanded_vocabulary` names a folder that run_expand_vocab.py wrote. The encoder gets the new rows before training;
