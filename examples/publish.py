@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hf_domain.comparison.publish import complete_card, find_model
 from hf_domain.hub import publish
+from hf_domain.safe_io import write_text
 from hf_domain.training.arguments import parse_arguments
 
 
@@ -53,10 +54,17 @@ def main() -> None:
         folder, results = Path(args.model_name_or_path), ""
     else:
         folder, results = find_model(Path(args.comparison), task=args.task, method=args.method, corpus=args.corpus)
-    complete_card(folder, name=args.repo_id, license=args.license, results=results)
+    complete_card(folder, license=args.license, results=results)
     print(f"Ready for the Hub: {folder}")
-    if args.repo_id is not None:
+    if args.repo_id is None:
+        return
+    before = (folder / "README.md").read_text(encoding="utf-8")
+    complete_card(folder, name=args.repo_id)
+    try:
         print(publish(folder, args.repo_id, private=args.private or None))
+    except BaseException:  # the card must not name a repository that does not exist
+        write_text(folder / "README.md", before)
+        raise
 
 
 if __name__ == "__main__":

@@ -114,6 +114,14 @@ def test_script_pushes_a_folder_with_its_name_on_the_card(tmp_path, monkeypatch,
     call_main(script.main, monkeypatch, **flags)
     assert capsys.readouterr().out == f"Ready for the Hub: {folder}\n" and not pushed
     assert "# adapted\n" in read_card(folder).text and read_card(folder).data.license == "mit"
+
+    def fail(*_, **__):
+        raise OSError("no network")
+
+    with monkeypatch.context() as offline, pytest.raises(OSError, match="no network"):
+        offline.setattr(script, "publish", fail)
+        call_main(script.main, monkeypatch, repo_id="you/dogs", **flags)
+    assert "# adapted\n" in read_card(folder).text
     call_main(script.main, monkeypatch, repo_id="you/cats", private="true", **flags)
     assert pushed == [((Path(folder), "you/cats"), {"private": True})] and "# you/cats\n" in read_card(folder).text
     assert capsys.readouterr().out.endswith("the commit\n")
