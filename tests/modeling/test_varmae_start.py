@@ -25,7 +25,7 @@ def make_known_batches(encoder, count=10):
 
 
 def make_calibrated(encoder, batches, **options):
-    model = VarMAEForMaskedLM.from_backbone(encoder, **START, **options)
+    model = VarMAEForMaskedLM.from_backbone(encoder, **START | options)
     model.calibrate(batches)
     return model
 
@@ -69,7 +69,7 @@ def test_predictions_are_those_of_the_encoder(family):
 def test_task_heads_begin_at_the_states_of_the_encoder(family, head, tmp_path):
     encoder = make_masked_lm(family)
     batches = make_known_batches(encoder)
-    make_calibrated(encoder, batches).save_pretrained(tmp_path)
+    make_calibrated(encoder, batches, unmasked_ratio=1.0).save_pretrained(tmp_path)
     model = head.from_pretrained(tmp_path, num_labels=3).eval()
     paper = head.from_pretrained(tmp_path, num_labels=3, normalized_states=True).eval()
     batch = make_batch(masked=False)
