@@ -11,9 +11,9 @@ Properties:
     one_base     two domains of new words over one encoder that nothing trains: exBERT, beside LoRA
     domain_text  the loss on held-out text, the time and the trained megabytes: VarMAE, beside LoRA and DAPT
 
-Every run is a command with its defaults, and starts from the encoder of the quickstart. A run becomes a line of the
-output; the same command resumes. After `found` and `alike`, the labels in the passages of the test texts are changed:
-`edited` is the accuracy on the new ones, without training.
+Every run is a command with its defaults, but in small batches, and starts from the encoder of the quickstart. A run
+becomes a line of the output; the same command resumes. After `found` and `alike`, the labels in the passages of the
+test texts are changed: `edited` is the accuracy on the new ones, without training.
 """
 
 import argparse
@@ -233,6 +233,7 @@ def classify(home: Path, name: str, encoder: Path, train: Rows, test: Rows, seed
     """Fine-tune an encoder on a task, and return its accuracy on the test."""
     files = {"train_file": write_rows(home / "train.jsonl", train), "test_file": write_rows(home / "test.jsonl", test)}
     flags = {"do_train": True, "do_predict": True, "max_seq_length": 32, "seed": seed, **files, **flags}
+    flags = {"per_device_train_batch_size": 8, "warmup_steps": 0, **flags}
     return {"accuracy": run(home, "classification", name, model_name_or_path=encoder, **flags)["predict_accuracy"]}
 
 

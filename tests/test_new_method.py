@@ -79,6 +79,7 @@ def test_a_method_is_added_by_the_steps_of_contributing(package, tmp_path):
     write_data(tmp_path)
     training = ["--model_name_or_path", "encoder", "--method", "toy", "--config_overrides", "scale_start=0.5"]
     training += ["--train_file", "corpus.txt", "--max_seq_length", "16", "--do_train", "--max_steps", "3"]
+    training += ["--per_device_train_batch_size", "8"]
     training += ["--learning_rate", "0.01", "--use_cpu", "--report_to", "none", "--output_dir", "trained"]
     publishing = ["--comparison", "plan", "--method", "toy", "--corpus", "cats", "--repo_id", "tester/toy"]
     commands = [["mlm", *training], ["compare", "plan.yaml"], ["publish", *publishing]]

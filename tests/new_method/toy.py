@@ -21,6 +21,5 @@ register_method(
         citation="@misc{nobody-2026-toy}",
         model_type="toy",
         build=build_toy,
-        pretraining={"learning_rate": 1e-3},
     ),
 )

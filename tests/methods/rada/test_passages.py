@@ -79,7 +79,7 @@ def make_texts(topics, names, count):
 def test_classification_learns_from_passages_alone(run, topics, tmp_path):
     # The names of the evaluation are new: only the datastore contains their topic.
     splits = {"train": make_texts(topics, NAMES[:25], 300), "validation": make_texts(topics, NAMES[25:], 60)}
-    flags = {"num_train_epochs": 10, "learning_rate": 2e-3, "passage_cache": tmp_path / "states"}
+    flags = {"num_train_epochs": 10, "learning_rate": 2e-3, "warmup_steps": 0, "passage_cache": tmp_path / "states"}
     results = run(run_classification, splits, config_overrides="passage_encoder=frozen,num_heads=1", **flags)
     assert results["eval_accuracy"] > 0.75
     retrieved = {row["text"] for rows in splits.values() for row in rows}
