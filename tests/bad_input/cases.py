@@ -204,7 +204,7 @@ def list_training_cases():
         yield Case(command, f"--do_train --train_file {test}", "test.jsonl|test_file")
         if command != "sentences":
             yield Case(command, f"--validation_file {train}", "train.jsonl|validation_file")
-            yield Case(command, "!validation_file", "validation_file")
+            yield Case(command, "!do_train !validation_file", "validation_file")
             yield Case(command, "--train_top_layers 99", "num_layers|99")
             yield Case(command, "", "test.jsonl|train.jsonl|test_file", {test: copy(train)})
 
