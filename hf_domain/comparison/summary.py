@@ -14,7 +14,7 @@ from hf_domain.methods import BASELINE, NO_ADAPTATION
 
 START_TITLE = "the encoder as it was"
 # Kinds of steps that train an encoder; those of earlier versions among them.
-TRAINED = ("pretraining", "stable_checkpoint", "average")
+TRAINED = ("pretraining", "trunk", "average")
 PREPARED = ("vocabulary", "datastore", "selection")
 
 Runs = Mapping[tuple[str, str, str], Result]
