@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import pandas as pd
 import yaml
@@ -59,6 +59,32 @@ class Comparison:
         return "\n".join(answer(self.report))
 
 
+@overload
+def compare(
+    encoder: str | os.PathLike,
+    corpus: Rows | Splits,
+    tasks: Tasks,
+    methods: Methods = DEFAULT_METHODS,
+    *,
+    output_dir: str | os.PathLike,
+    num_tokens: int = 1_000_000,
+    num_processes: int = 1,
+    dry_run: Literal[False] = False,
+    **plan: Unpack[PlanOptions],
+) -> Comparison: ...
+@overload
+def compare(
+    encoder: str | os.PathLike,
+    corpus: Rows | Splits,
+    tasks: Tasks,
+    methods: Methods = DEFAULT_METHODS,
+    *,
+    output_dir: str | os.PathLike,
+    num_tokens: int = 1_000_000,
+    num_processes: int = 1,
+    dry_run: Literal[True],
+    **plan: Unpack[PlanOptions],
+) -> str: ...
 def compare(
     encoder: str | os.PathLike,
     corpus: Rows | Splits,
