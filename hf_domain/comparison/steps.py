@@ -226,7 +226,8 @@ class StepLister:
     def has_frozen_passages(self, row: str, flags: dict[str, Any]) -> bool:
         """Return whether a frozen copy encodes the passages of a RADA; otherwise they change and cannot be cached.
 
-        Either the flags of the run or those of the masked LM that made its checkpoint decide.
+        The flags of the run decide, else those of the masked LM before it, else how the first of them starts, or the
+        RADA that it continues.
         """
         trainings, starts = [flags], self.plan.list_starts(row)
         for each in starts:
