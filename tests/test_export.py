@@ -261,6 +261,7 @@ def test_untrained_weights_are_not_exported(tmp_path):
 
 @needs_exporters
 @needs_onnx
+@pytest.mark.commands
 def test_script(tmp_path, monkeypatch, tokenizer, capsys):
     model = VarMAEForSequenceClassification.from_backbone(make_shallow("bert"), num_labels=3)
     model.save_pretrained(tmp_path / "model")

@@ -327,6 +327,7 @@ for name, revision in (("tester/adapted", sys.argv[2]), ("tester/adapted", "main
 """
 
 
+@pytest.mark.commands
 def test_an_encoder_with_code_and_a_model_around_it(hub, tmp_path):
     def upload(name, folder):
         repository = hub.repositories.setdefault(name, Repository())

@@ -279,6 +279,7 @@ def run_usage(card, folder):
     assert run.stdout.strip().endswith("1")
 
 
+@pytest.mark.commands
 def test_card_of_an_adapter_in_a_run_names_its_subfolder(tmp_path):
     """The adapter was saved at the top, in a folder for unfinished files, and moved to `adapter/`."""
     make_stock().save_pretrained(tmp_path / "base")
