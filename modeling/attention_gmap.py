@@ -193,17 +193,18 @@ def give_memories(modules: list[nn.Module], memories: list[Memory] | None, heads
 
 def map_heads(linear: nn.Module, change: torch.Tensor) -> torch.Tensor:
     """Map all heads together, `[batch, length, heads, head size]`."""
-    return linear(change.flatten(2)).view_as(change)
+    return linear(change.reshape(-1, change.shape[-2] * change.shape[-1])).view_as(change)
 
 
 def project_memory(module: Any, states: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return keys and values `[batch, heads, memory_length, head size]`, projected by the layer's own weights."""
     if hasattr(module, "Wqkv"):
-        _, key, value = module.Wqkv(states).chunk(3, dim=-1)
+        _, key, value = module.Wqkv(states.flatten(0, 1)).view(*states.shape[:2], 3, heads, -1).unbind(2)
     else:
         name = next(name for name in PROJECTIONS if isinstance(getattr(module, name, None), nn.Module))
-        key, value = getattr(module, name)(states), getattr(module, PROJECTIONS[name])(states)
-    return key.unflatten(-1, (heads, -1)).transpose(1, 2), value.unflatten(-1, (heads, -1)).transpose(1, 2)
+        projections = getattr(module, name), getattr(module, PROJECTIONS[name])
+        key, value = (projection(states).unflatten(-1, (heads, -1)) for projection in projections)
+    return key.transpose(1, 2), value.transpose(1, 2)
 
 
 def rotate(key: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
@@ -312,8 +313,9 @@ class LayerGate(nn.Linear):
 
 def mix_layers(gate: nn.Module, states: torch.Tensor) -> torch.Tensor:
     """Mix `[batch, memory_length, layers, hidden_size]` to `[batch, memory_length, hidden_size]` by a `LayerGate`."""
-    weights = gate(states).float().softmax(dim=2).to(states.dtype)
-    return (weights.transpose(2, 3) @ states).squeeze(2)
+    rows = states.flatten(0, 1)
+    weights = gate(rows).float().softmax(dim=1).to(states.dtype)
+    return torch.bmm(weights.mT, rows).view(*states.shape[:2], -1)
 
 
 class HeadGate(nn.Module):
