@@ -1,7 +1,7 @@
 r"""What each method is for, beside its cheapest rival: made-up tasks that need what the method is made for.
 
     python benchmarks/properties.py --properties forgotten --seeds 1 --output properties.jsonl   # 5 minutes on a core
-    python benchmarks/properties.py --output properties.jsonl                                    # all, five seeds
+    python benchmarks/properties.py --output properties.jsonl --figure properties.svg            # all, five seeds
 
 Properties:
     new_words    the label hangs on words that only the corpus explains: exBERT and AdaLM, beside LoRA
@@ -31,8 +31,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
 from datasets import Dataset
+from matplotlib.figure import Figure
 from peft import PeftModel
 from transformers import (
     AutoModelForMaskedLM,
@@ -430,6 +432,39 @@ def print_table(lines: Rows) -> None:
         print(f"{name:12} {row:22} {'; '.join(said)}")
 
 
+# Properties whose accuracies are drawn, and the colors of their rows; others are without the method and its rival.
+TITLES = {
+    "new_words": "new words, whose class only the corpus shows",
+    "forgotten": "words that the domain encoder has lost",
+    "alike": "the answer is in one of five passages that BM25 ranks alike",
+    "found": "the answer is in the passage that BM25 ranks first",
+}
+COLORS = dict.fromkeys(("exBERT", "exBERT from the paper's start", "AdaLM", "G-MAP", "RADA"), "#1b6ca8")
+COLORS |= dict.fromkeys(("LoRA with new words", "average of weights", "best passage appended"), "#d1793a")
+
+
+def draw_accuracies(lines: Rows, file: Path) -> None:
+    """Draw the mean of each row as a dot, on a line from the smallest accuracy to the largest."""
+    known = [*dict.fromkeys((line["property"], line["row"]) for line in lines)][::-1]
+    rows = {name: drawn for name in TITLES if (drawn := [row for of, row in known if of == name])}
+    figure, heights = Figure(layout="constrained"), [len(drawn) + 1.5 for drawn in rows.values()]
+    figure.set_size_inches(7, 0.4 + 0.26 * sum(heights))
+    panels = figure.subplots(len(rows), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+    for axes, (name, drawn) in zip(panels, rows.items(), strict=True):
+        for place, row in enumerate(drawn):
+            runs = [line["measures"] for line in lines if (line["property"], line["row"]) == (name, row)]
+            values, color = [100 * each["accuracy"] for each in runs], COLORS.get(row, "#8a8a8a")
+            axes.plot([min(values), max(values)], [place, place], color=color, linewidth=2)
+            axes.plot(statistics.mean(values), place, "o", color=color)
+        axes.set_yticks(range(len(drawn)), drawn)
+        axes.set(ylim=(-0.7, len(drawn) - 0.3), xlim=(0, 102))
+        axes.set_title(TITLES[name], loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("accuracy in percent")
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "hf-domain"}):
+        figure.savefig(file, metadata={"Date": None})
+
+
 def main() -> None:
     """Run what the output lacks, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -440,6 +475,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="of masked LM, with 16 texts each")
     parser.add_argument("--examples", type=int, default=2500, help="to train on, of the tasks with passages")
     parser.add_argument("--output", type=Path, required=True, help="JSON lines, a run each: read, and added to")
+    parser.add_argument("--figure", type=Path, help="SVG of the accuracies")
     args = parser.parse_args()
     args.encoder, args.corpus = args.encoder.resolve(), args.corpus.resolve()
     lines: Rows = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.is_file() else []
@@ -456,6 +492,8 @@ def main() -> None:
                     file.write(json.dumps(lines[-1]) + "\n")
                 print(lines[-1], f"{time.monotonic() - started:.0f} s", flush=True)
     print_table(lines)
+    if args.figure is not None:
+        draw_accuracies(lines, args.figure)
 
 
 if __name__ == "__main__":

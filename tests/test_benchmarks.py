@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from properties import TITLES, draw_accuracies
 from script_runs import save_tiny_bert, write_jsonl
 from tiny_tokenizers import SENTENCES
 
@@ -75,6 +76,15 @@ def test_properties_are_measured_once(paths, tmp_path):
         lines = [json.loads(line) for line in (tmp_path / "result.jsonl").read_text().splitlines()]
         assert [line["row"] for line in lines] == ["DAPT", "LoRA", "VarMAE"]
         assert all({"loss", "seconds", "megabytes"} == line["measures"].keys() for line in lines)
+
+
+def test_accuracies_are_drawn_with_the_names_of_their_rows(tmp_path):
+    published = [json.loads(line) for line in (ROOT / "results/properties.jsonl").read_text().splitlines()]
+    draw_accuracies([line for line in published if line["property"] != "found"], tmp_path / "figure.svg")
+    figure = (tmp_path / "figure.svg").read_text()
+    rows = {line["row"] for line in published if line["property"] in ("new_words", "forgotten", "alike")}
+    assert all(f">{text}</text>" in figure for text in (*rows, TITLES["alike"]))
+    assert TITLES["found"] not in figure
 
 
 @pytest.mark.benchmarks
