@@ -159,6 +159,7 @@ def test_run_of_an_adapter_pushes_the_merged_model_alone(hub, tmp_path, method, 
     assert load_everywhere(hub, tmp_path, "tester/cats", [sha])[0][0] == model
 
 
+@pytest.mark.commands
 def test_refused_push_leaves_what_the_run_measured(hub, tmp_path):
     hub.faults.append(Fault("POST", "/commit/", 403, times=100))
     (tmp_path / "held_out.txt").write_text("a cat sat\nanother cat sat on a mat\n" * 20)

@@ -40,8 +40,6 @@ from hf_domain.methods.exbert.card import write_adapter_card
 from hf_domain.methods.exbert.convert import convert_to_adapter, convert_to_model, load_under_head, save_as_model
 
 NUM_NEW = 10
-# Families that make test compiles; the others are in make test-compiled.
-SAMPLE = ("bert",)
 VOCABULARY = {VOCAB_SIZE + i: [i + 5, i + 20] for i in range(NUM_NEW)}
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks for it
 
@@ -429,9 +427,8 @@ def test_adapter_in_the_type_of_its_base():
     model(**make_extended_batch()).loss.backward()
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.compiled) for name in FAMILIES]
-)
+@pytest.mark.compiled
+@pytest.mark.parametrize("family", FAMILIES)
 def test_compiled_whole(family):
     model = make_adapter(make_stock(family))
     batch = {key: value for key, value in make_extended_batch().items() if key != "labels"}
