@@ -9,6 +9,7 @@ Properties:
     found        the label is in a passage that BM25 ranks first: RADA, beside the appended passage
     alike        the same, but BM25 ranks five passages equally
     one_base     two domains of new words over one encoder that nothing trains: exBERT, beside LoRA
+    real_task    what a real task loses where nothing trains the encoder: exBERT, beside LoRA and all weights trained
     domain_text  the loss on held-out text, the time and the trained megabytes: VarMAE, beside LoRA and DAPT
 
 Every run is a command with its defaults, but in small batches, and starts from the encoder of the quickstart. A run
@@ -36,6 +37,7 @@ import torch
 from datasets import Dataset
 from matplotlib.figure import Figure
 from peft import PeftModel
+from sklearn.metrics import accuracy_score, f1_score
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -52,12 +54,14 @@ from hf_domain.methods import METHODS
 from hf_domain.methods.exbert.convert import load_under_head
 from hf_domain.safe_io import read_json, write_text
 from hf_domain.training.method_rate import choose_pretraining_rate
+from hf_domain.training.task_trainer import choose_learning_rate
 
 DATA = Path(__file__).parents[1] / "examples/quickstart_data"
 CLASSES, PIECES, NUM_NEW = ("alpha", "beta", "gamma", "delta"), 6, 40
 """Classes of new words, pieces of each place in a word, and words of each class."""
 ENDINGS = ("ing", "ed", "ly", "tion")
 NUM_LABELS = 6
+LIMITS = {"truncation": True, "max_length": 128}
 Rows = list[dict[str, Any]]
 
 
@@ -343,7 +347,10 @@ def serve_domains(args: argparse.Namespace, home: Path, seed: int, method: str, 
             run(home, "expand_vocab", words, **start)
         adapt(home, name, method, file, args, setup=setup, max_seq_length=64, expanded_vocabulary=home / words)
         tokenizers.append(AutoTokenizer.from_pretrained(home / name))
-        train_over_base(args, home / name / "adapter", home / f"{name}-task", tokenizers[-1], train, seed)
+        set_seed(seed)
+        model = put_under_head(args, home / name / "adapter", tokenizers[-1], CLASSES)
+        train_classifier(model, home / f"{name}-task", tokenizers[-1], train, CLASSES, seed)
+        model.save_pretrained(home / f"{name}-task", save_embedding_layers=False)
         tests.append(test)
         sizes.append((home / f"{name}-task/adapter_model.safetensors").stat().st_size / 1e6)
     if method == "lora":  # ids of new words mean other words in each domain: the table has room for the longer list
@@ -357,10 +364,8 @@ def serve_domains(args: argparse.Namespace, home: Path, seed: int, method: str, 
             served.set_adapter(domain)
             waits.append((time.perf_counter() - began) * 1000)
             rows = test[start : start + 20]
-            batch = tokenizer([row["text"] for row in rows], return_tensors="pt", padding=True)
-            with torch.no_grad():
-                found = served.eval()(**batch).logits.argmax(-1).tolist()
-            right += [CLASSES[number] == row["label"] for number, row in zip(found, rows, strict=True)]
+            found = choose_labels(served, tokenizer, rows, CLASSES)
+            right += [label == row["label"] for label, row in zip(found, rows, strict=True)]
     after = served.unload().bert.state_dict()
     # The pooler belongs to the head: it is new in this encoder, and trains with it.
     own = [name for name in before if not name.startswith("pooler.")]
@@ -373,22 +378,75 @@ def serve_domains(args: argparse.Namespace, home: Path, seed: int, method: str, 
     }
 
 
-def train_over_base(
-    args: argparse.Namespace, adapter: Path, folder: Path, tokenizer: Any, train: Rows, seed: int
-) -> None:
-    """Train an adapter of masked LM and a new head for a task, with the stock Trainer, and save them."""
-    set_seed(seed)
-    base = AutoModelForSequenceClassification.from_pretrained(args.encoder, num_labels=len(CLASSES))
+def put_under_head(args: argparse.Namespace, adapter: Path, tokenizer: Any, labels: Sequence[str]) -> PeftModel:
+    """Return the encoder with an adapter of masked LM and a new head, both of which train; the encoder does not."""
+    base = AutoModelForSequenceClassification.from_pretrained(args.encoder, num_labels=len(labels))
     if read_json(adapter / "adapter_config.json")["peft_type"] == "LORA":
         base.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    model = load_under_head(base, adapter)
-    rows = [tokenizer(row["text"]) | {"labels": CLASSES.index(row["label"])} for row in train]
-    options = {"per_device_train_batch_size": 8, "max_steps": 600, "learning_rate": 1e-3, "warmup_steps": 0.1}
+    return load_under_head(base, adapter)
+
+
+def train_classifier(
+    model: Any, folder: Path, tokenizer: Any, train: Rows, labels: Sequence[str], seed: int, **options: Any
+) -> None:
+    """Train a classifier with the stock Trainer."""
+    texts = tokenizer([row["text"] for row in train], **LIMITS)
+    data = Dataset.from_dict({**texts, "labels": [labels.index(row["label"]) for row in train]})
+    options = {"per_device_train_batch_size": 8, "max_steps": 600, "learning_rate": 1e-3, "warmup_steps": 0.1} | options
     options |= {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "seed": seed}
     arguments = TrainingArguments(str(folder), label_names=["labels"], **options)
-    data = {"train_dataset": Dataset.from_list(rows), "data_collator": DataCollatorWithPadding(tokenizer)}
-    Trainer(model, arguments, **data).train()
-    model.save_pretrained(folder, save_embedding_layers=False)
+    Trainer(model, arguments, train_dataset=data, data_collator=DataCollatorWithPadding(tokenizer)).train()
+
+
+@torch.no_grad()
+def choose_labels(model: Any, tokenizer: Any, rows: Rows, labels: Sequence[str]) -> list[str]:
+    """Return the label that a classifier gives to each text."""
+    batch = tokenizer([row["text"] for row in rows], return_tensors="pt", padding=True, **LIMITS)
+    return [labels[number] for number in model.eval()(**batch).logits.argmax(-1).tolist()]
+
+
+def measure_real_task(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
+    """Yield each row with the function that runs it; `megabytes` are those that a domain adds to a server."""
+    train, test = (
+        [json.loads(line) for line in (args.task / f"{part}.jsonl").read_text(encoding="utf-8").splitlines()]
+        for part in ("train", "test")
+    )
+    labels = sorted({row["label"] for row in train})
+
+    def train_and_score(encoder: Path, adapter: Path | None = None) -> dict[str, Any]:
+        set_seed(seed)
+        tokenizer = AutoTokenizer.from_pretrained(encoder if adapter is None else adapter.parent)
+        if adapter is None:
+            model: Any = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=len(labels))
+        else:
+            model = put_under_head(args, adapter, tokenizer, labels)
+        rate = 1e-3 if adapter else choose_learning_rate(model.config.hidden_size)
+        train_classifier(model, home / "task", tokenizer, train, labels, seed, max_steps=1500, learning_rate=rate)
+        parts = [test[start : start + 32] for start in range(0, len(test), 32)]
+        found = [label for part in parts for label in choose_labels(model, tokenizer, part, labels)]
+        trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        return {
+            "accuracy": accuracy_score([row["label"] for row in test], found),
+            "macro_f1": f1_score([row["label"] for row in test], found, average="macro"),
+            "megabytes": trained * 4 / 1e6,
+        }
+
+    def adapt_over_base(method: str, setup: str = "") -> dict[str, Any]:
+        start = {"model_name_or_path": args.encoder, "train_file": args.corpus, "embedding_init": "none"}
+        if not (home / "vocabulary").exists():
+            run(home, "expand_vocab", "vocabulary", **start, training_tokens=args.steps * 16 * 128)
+        flags = {"setup": setup, "max_seq_length": 128, "expanded_vocabulary": home / "vocabulary"}
+        adapt(home, method, method, args.corpus, args, **flags)
+        return train_and_score(args.encoder, home / method / "adapter")
+
+    def adapt_all() -> dict[str, Any]:
+        adapt(home, "dapt", "dapt", args.corpus, args, max_seq_length=128)
+        return train_and_score(home / "dapt")
+
+    yield "no adaptation, all weights trained", lambda: train_and_score(args.encoder)
+    yield "DAPT, all weights trained", adapt_all
+    yield "LoRA with new words", lambda: adapt_over_base("lora", KEPT_APART)
+    yield "exBERT", lambda: adapt_over_base("exbert_adapter")
 
 
 def measure_domain_text(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
@@ -414,6 +472,7 @@ PROPERTIES: dict[str, Callable] = {
     "found": lambda *args: measure_passages(make_found, *args),
     "alike": lambda *args: measure_passages(make_alike, *args),
     "one_base": measure_one_base,
+    "real_task": measure_real_task,
     "domain_text": measure_domain_text,
 }
 
@@ -472,6 +531,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--encoder", type=Path, default=DATA / "encoder")
     parser.add_argument("--corpus", type=Path, default=DATA / "corpus.txt.gz")
+    parser.add_argument("--task", type=Path, default=DATA / "acl_arc", help="folder of the real task")
     parser.add_argument("--steps", type=int, default=150, help="of masked LM, with 16 texts each")
     parser.add_argument("--examples", type=int, default=2500, help="to train on, of the tasks with passages")
     parser.add_argument("--output", type=Path, required=True, help="JSON lines, a run each: read, and added to")
