@@ -37,7 +37,7 @@ import torch
 from datasets import Dataset
 from matplotlib.figure import Figure
 from peft import PeftModel
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import f1_score
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -54,7 +54,6 @@ from hf_domain.methods import METHODS
 from hf_domain.methods.exbert.convert import load_under_head
 from hf_domain.safe_io import read_json, write_text
 from hf_domain.training.method_rate import choose_pretraining_rate
-from hf_domain.training.task_trainer import choose_learning_rate
 
 DATA = Path(__file__).parents[1] / "examples/quickstart_data"
 CLASSES, PIECES, NUM_NEW = ("alpha", "beta", "gamma", "delta"), 6, 40
@@ -62,6 +61,7 @@ CLASSES, PIECES, NUM_NEW = ("alpha", "beta", "gamma", "delta"), 6, 40
 ENDINGS = ("ing", "ed", "ly", "tion")
 NUM_LABELS = 6
 LIMITS = {"truncation": True, "max_length": 128}
+TEXTS = 1000  # of the real task to train on
 Rows = list[dict[str, Any]]
 
 
@@ -227,6 +227,11 @@ def run(home: Path, command: str, name: str, setup: str = "", **flags: Any) -> d
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)} stops:\n{done.stderr[-2000:]}")
     return {} if command == "expand_vocab" else read_json(home / name / "all_results.json")
+
+
+def read_rows(file: Path) -> Rows:
+    """Read JSON lines."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def write_rows(file: Path, rows: Rows) -> Path:
@@ -407,46 +412,41 @@ def choose_labels(model: Any, tokenizer: Any, rows: Rows, labels: Sequence[str])
 
 def measure_real_task(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
     """Yield each row with the function that runs it; `megabytes` are those that a domain adds to a server."""
-    train, test = (
-        [json.loads(line) for line in (args.task / f"{part}.jsonl").read_text(encoding="utf-8").splitlines()]
-        for part in ("train", "test")
-    )
+    files = {part: args.task / f"{part}.jsonl" for part in ("train", "validation", "test")}
+    train, test = read_rows(files["train"])[:TEXTS], read_rows(files["test"])
     labels = sorted({row["label"] for row in train})
 
-    def train_and_score(encoder: Path, adapter: Path | None = None) -> dict[str, Any]:
-        set_seed(seed)
-        tokenizer = AutoTokenizer.from_pretrained(encoder if adapter is None else adapter.parent)
-        if adapter is None:
-            model: Any = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=len(labels))
-        else:
-            model = put_under_head(args, adapter, tokenizer, labels)
-        rate = 1e-3 if adapter else choose_learning_rate(model.config.hidden_size)
-        train_classifier(model, home / "task", tokenizer, train, labels, seed, max_steps=1500, learning_rate=rate)
-        parts = [test[start : start + 32] for start in range(0, len(test), 32)]
-        found = [label for part in parts for label in choose_labels(model, tokenizer, part, labels)]
-        trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-        return {
-            "accuracy": accuracy_score([row["label"] for row in test], found),
-            "macro_f1": f1_score([row["label"] for row in test], found, average="macro"),
-            "megabytes": trained * 4 / 1e6,
-        }
+    def train_all(encoder: Path) -> dict[str, Any]:
+        flags = {"do_train": True, "do_eval": True, "do_predict": True, "max_seq_length": 128, "seed": seed}
+        flags |= {f"{part}_file": file for part, file in files.items()} | {"max_train_samples": TEXTS}
+        found = run(home, "classification", f"{encoder.name}-task", model_name_or_path=encoder, **flags)
+        return {"macro_f1": found["predict_macro_f1"], "megabytes": found["trainable_parameters"] * 4 / 1e6}
 
-    def adapt_over_base(method: str, setup: str = "") -> dict[str, Any]:
-        start = {"model_name_or_path": args.encoder, "train_file": args.corpus, "embedding_init": "none"}
+    def adapt_and_train_all() -> dict[str, Any]:
+        adapt(home, "dapt", "dapt", args.corpus, args, max_seq_length=128)
+        return train_all(home / "dapt")
+
+    def train_over_base(method: str, setup: str = "") -> dict[str, Any]:
         if not (home / "vocabulary").exists():
+            start = {"model_name_or_path": args.encoder, "train_file": args.corpus, "embedding_init": "none"}
             run(home, "expand_vocab", "vocabulary", **start, training_tokens=args.steps * 16 * 128)
         flags = {"setup": setup, "max_seq_length": 128, "expanded_vocabulary": home / "vocabulary"}
         adapt(home, method, method, args.corpus, args, **flags)
-        return train_and_score(args.encoder, home / method / "adapter")
+        set_seed(seed)
+        tokenizer = AutoTokenizer.from_pretrained(home / method)
+        model = put_under_head(args, home / method / "adapter", tokenizer, labels)
+        options = {"per_device_train_batch_size": 16, "max_steps": 1000}
+        train_classifier(model, home / "task", tokenizer, train, labels, seed, **options)
+        parts = [test[start : start + 32] for start in range(0, len(test), 32)]
+        found = [label for part in parts for label in choose_labels(model, tokenizer, part, labels)]
+        trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        score = f1_score([row["label"] for row in test], found, average="macro")
+        return {"macro_f1": score, "megabytes": trained * 4 / 1e6}
 
-    def adapt_all() -> dict[str, Any]:
-        adapt(home, "dapt", "dapt", args.corpus, args, max_seq_length=128)
-        return train_and_score(home / "dapt")
-
-    yield "no adaptation, all weights trained", lambda: train_and_score(args.encoder)
-    yield "DAPT, all weights trained", adapt_all
-    yield "LoRA with new words", lambda: adapt_over_base("lora", KEPT_APART)
-    yield "exBERT", lambda: adapt_over_base("exbert_adapter")
+    yield "no adaptation, all weights trained", lambda: train_all(args.encoder)
+    yield "DAPT, all weights trained", adapt_and_train_all
+    yield "LoRA with new words", lambda: train_over_base("lora", KEPT_APART)
+    yield "exBERT", lambda: train_over_base("exbert_adapter")
 
 
 def measure_domain_text(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
@@ -538,7 +538,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="SVG of the accuracies")
     args = parser.parse_args()
     args.encoder, args.corpus = args.encoder.resolve(), args.corpus.resolve()
-    lines: Rows = [json.loads(line) for line in args.output.read_text().splitlines()] if args.output.is_file() else []
+    lines = read_rows(args.output) if args.output.is_file() else []
     known = {(line["property"], line["row"], line["seed"]) for line in lines}
     for seed, name in itertools.product(args.seeds, args.properties):
         with tempfile.TemporaryDirectory() as folder:
