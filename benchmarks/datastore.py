@@ -1,4 +1,4 @@
-"""Measure a datastore: time to build and search, memory and size, extrapolated to millions of passages.
+"""Measure a datastore: the time to build and to search it, its memory and its size.
 
 python benchmarks/datastore.py --model_name_or_path bert-base-uncased \
     --corpus a.txt.gz b.txt.gz --heldout heldout.txt.gz --output datastore.json
@@ -25,9 +25,7 @@ from transformers import AutoTokenizer
 
 from hf_domain.data.files import load_files
 from hf_domain.datastore import Datastore, add_passages, build_datastore
-from hf_domain.datastore.analysis import Analyzer
-from hf_domain.datastore.splitting import split_texts
-from hf_domain.datastore.tantivy_index import TantivyIndex, write_index
+from hf_domain.datastore.tantivy_index import TantivyIndex
 
 MEGABYTE = 1e6
 
@@ -78,54 +76,15 @@ def measure_build(files: list[str], number: int, folder: str, model: str, analyz
     }
 
 
-def measure_parts(files: list[str], number: int, model: str, analyzer: str) -> dict:
-    """Measure splitting into passages and analysis into terms, each alone."""
-    documents = [row["text"] for row in read_documents(files, number)]
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    megabytes = sum(len(text.encode()) for text in documents) / MEGABYTE
-    start = read_cpu_seconds()
-    for first in range(0, len(documents), 1000):
-        split_texts(documents[first : first + 1000], tokenizer)
-    cut, analyze = read_cpu_seconds(), Analyzer(analyzer)
-    for text in documents:
-        analyze(text)
-    return {
-        "cutting_megabytes_per_cpu_second": megabytes / (cut - start),
-        "analysis_megabytes_per_cpu_second": megabytes / (read_cpu_seconds() - cut),
-    }
-
-
-def measure_index(folder: str, number: int) -> dict:
-    """Measure the build of only the index, from this many passages."""
-    datastore = Datastore.load(folder)
-    megabytes = sum(len(text.encode()) for _, text in itertools.islice(datastore.read_texts(), number)) / MEGABYTE
-    with tempfile.TemporaryDirectory() as target:
-        before, start = read_peak_megabytes(), read_cpu_seconds()
-        write_index(Path(target, "index"), datastore.analyzer, itertools.islice(datastore.read_texts(), number))
-        cpu_seconds = read_cpu_seconds() - start
-        size = measure_size(Path(target), "index/*")
-    return {
-        "passages": min(number, len(datastore)),
-        "megabytes": megabytes,
-        "megabytes_per_cpu_second": megabytes / cpu_seconds,
-        "peak_megabytes": read_peak_megabytes(),
-        "megabytes_before": before,
-        "index_megabytes": size,
-    }
-
-
 def measure_search(folder: str, queries: list[str], k: int, repeats: int = 3) -> dict:
     """Measure search alone, and search as a step of data preparation."""
-    before = read_peak_megabytes()
-    start, start_cpu = time.perf_counter(), read_cpu_seconds()
-    datastore = Datastore.load(folder)
-    loading, loading_cpu = time.perf_counter() - start, read_cpu_seconds() - start_cpu
+    before, datastore = read_peak_megabytes(), Datastore.load(folder)
     index = TantivyIndex(datastore.folder / datastore.manifest.index, datastore.analyzer)
     index.search(queries[:50], k)
     rates = []
     for _ in range(repeats):
         start_cpu = read_cpu_seconds()
-        found = index.search(queries, k)
+        index.search(queries, k)
         rates.append(len(queries) / (read_cpu_seconds() - start_cpu))
     peak = read_peak_megabytes()
     start_cpu = read_cpu_seconds()
@@ -135,14 +94,10 @@ def measure_search(folder: str, queries: list[str], k: int, repeats: int = 3) ->
     return {
         "queries": len(queries),
         "words": statistics.mean(len(query.split()) for query in queries),
-        "loading_seconds": loading,
-        "loading_cpu_seconds": loading_cpu,
         "queries_per_cpu_second": statistics.median(rates),
-        "all_queries_per_cpu_second": rates,
         "rows_per_cpu_second": len(queries) / (read_cpu_seconds() - start_cpu),
         "peak_megabytes": peak,
         "megabytes_before": before,
-        "distinct_share": len({number for ids, _ in found for number in ids}) / sum(len(ids) for ids, _ in found),
     }
 
 
@@ -160,9 +115,6 @@ def main() -> None:
     parser.add_argument("--heldout", required=True, nargs="+", help="Text that is not in the corpus, for queries.")
     parser.add_argument("--output", required=True, help="JSON file of the results.")
     parser.add_argument("--documents", type=int, default=75_000, help="Number of documents of the datastore.")
-    parser.add_argument(
-        "--passages", type=int, default=100_000, help="Number of passages of the separately timed index."
-    )
     parser.add_argument("--queries", type=int, default=2_000)
     parser.add_argument("--characters", action="store_true", help="Split queries by characters: Chinese has no spaces.")
     parser.add_argument("--analyzer", default="english")
@@ -180,8 +132,6 @@ def main() -> None:
             "build": run_alone(
                 measure_build, args.corpus, args.documents, folder, args.model_name_or_path, args.analyzer
             ),
-            "parts": run_alone(measure_parts, args.corpus, 20_000, args.model_name_or_path, args.analyzer),
-            "index": run_alone(measure_index, folder, args.passages),
             "search": run_alone(measure_search, folder, queries, args.k),
         }
     with open(args.output, "w", encoding="utf-8") as file:

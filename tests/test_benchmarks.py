@@ -18,8 +18,7 @@ ROOT = Path(__file__).parent.parent
 # What each takes beside its output; `{name}` is made below.
 ARGUMENTS = {
     "convergence": "--model_name_or_path {encoder} --tasks {task} --max_train_samples 12 --max_seq_length 16",
-    "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --passages 40 "
-    "--queries 8",
+    "datastore": "--model_name_or_path {encoder} --corpus {corpus} --heldout {heldout} --documents 40 --queries 8",
     "decisions": "--trials 3",
     "growth": "--model_name_or_path {encoder} --megabytes 0.05 0.1 --passages 8 16 --runs 2 4",
     "lengths": "--model_name_or_path {encoder} --lengths 24 --kinds ner qa --batch_size 2 --steps 1",
