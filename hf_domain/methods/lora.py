@@ -55,7 +55,8 @@ def add_lora(model: PreTrainedModel, delta: VocabularyDelta | None = None, rank:
         model: Must already have the rows of new tokens.
         delta: Delta of an expanded vocabulary. Its rows are trained in full, those of an untied decoder too, because a
             low-rank change of the table cannot move each new row on its own.
-        rank: Rank of the changes. Our choice is 16, with alpha twice as large, as in peft's examples.
+        rank: Rank of the changes. Our choice is 16, with alpha twice as large, as in peft's examples. They have no dropout,
+            as by peft's default: 0.05 took a quarter of a step's time and changed no held-out loss.
 
     Returns:
         The model to train; `merge_lora` turns it into an ordinary model.
@@ -70,7 +71,6 @@ def add_lora(model: PreTrainedModel, delta: VocabularyDelta | None = None, rank:
     config = LoraConfig(
         r=rank,
         lora_alpha=2 * rank,
-        lora_dropout=0.05,
         target_modules="all-linear",
         exclude_modules=SECOND_ENCODERS if has_second_encoder else None,
         trainable_token_indices=tokens,

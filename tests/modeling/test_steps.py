@@ -102,7 +102,7 @@ STEPS = [
     ("bert", 6, 0.1, MOST),
     ("bert", 12, 0.1, MOST),
     ("modernbert", 6, 0.1, MOST | {"gmap": 1.6}),
-    ("modernbert", 22, 0.0, MOST | {"lora": 1.63, "exbert": 1.7}),
+    ("modernbert", 22, 0.0, MOST | {"exbert": 1.7}),
 ]
 
 
@@ -127,9 +127,6 @@ def test_rows_chosen_without_counting_give_the_same_step(method, places, monkeyp
     """On a GPU rows of no weight are computed too, and a collator may have counted before."""
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
     model, batch = MASKED_LMS[method]("bert", dropout=0.0).train(), make_inputs(method, 0, places)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # that of low-rank changes
     found = []
     for reads in (True, False):
         torch.manual_seed(0)  # of the sample of unmasked tokens
