@@ -37,7 +37,7 @@ PURPOSES = {
     "Passages": "datastore num_passages append_passage",
     "Task": "do_regression multi_label class_weights nearest_vote labeled_file negative_labels version_2_with_negative",
     "Training": "do_train do_eval do_predict learning_rate num_train_epochs per_device_train_batch_size "
-    "seed bf16 train_top_layers early_stopping_patience padding_free",
+    "seed bf16 train_top_layers early_stopping_patience padding_free dropout",
     "Output": "output_dir dry_run output_file push_to_hub",
 }
 SELDOM = (

@@ -39,6 +39,7 @@ class PretrainingArguments(ModelArguments):
         default="float32", metadata={"help": "Data type of the weights; use --bf16 for mixed precision."}
     )
     padding_free: bool = field(default=False, metadata={"help": PADDING_FREE})
+    dropout: bool = field(default=False, metadata={"help": "Train with the dropout of the encoder's config."})
     recipe: str | None = field(
         default=None,
         metadata={"help": "Published settings as defaults of the other flags.", "choices": [*TRAINING_RECIPES]},
