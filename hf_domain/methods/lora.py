@@ -55,8 +55,8 @@ def add_lora(model: PreTrainedModel, delta: VocabularyDelta | None = None, rank:
         model: Must already have the rows of new tokens.
         delta: Delta of an expanded vocabulary. Its rows are trained in full, those of an untied decoder too, because a
             low-rank change of the table cannot move each new row on its own.
-        rank: Rank of the changes. Our choice is 16, with alpha twice as large, as in peft's examples. They have no dropout,
-            as by peft's default: 0.05 took a quarter of a step's time and changed no held-out loss.
+        rank: Rank of the changes. Our choice is 16, with alpha twice as large, as in peft's examples. They have no
+            dropout, by peft's default: 0.05 took a quarter of a step's time and changed no held-out loss.
 
     Returns:
         The model to train; `merge_lora` turns it into an ordinary model.
