@@ -7,7 +7,8 @@ On a GPU the sizes are 64 x 128 and 64 x 512 tokens of BERT base, in bfloat16, a
 
     python benchmarks/steps.py --minutes 6 --compiled --encoders bert modernbert --rows train "fine_tune gmap"
 
-Weights are random, because they change no shape and no computation; each method has its recommended start. A row takes
+Weights are random, because they change no shape and no computation; each method has its recommended start. Masked LM
+trains without dropout, as the command does, and the stock step with that of the config. A row takes
 turns with the plain step of its kind (`REFERENCES`), so that a busy machine slows both; `ratio` compares the medians.
 `processor_ratio` compares processor time, which other work changes less. `share_of_peak` divides the operations of an
 uncompiled step, as torch counts them, by what a large matrix product of the same type reaches on this device. On a GPU
@@ -101,28 +102,30 @@ def parse_arguments() -> argparse.Namespace:
     return args
 
 
-def make_config(encoder: str, args: argparse.Namespace, **sizes: Any) -> Any:
-    """Return the configuration of an encoder without dropout in attention, which some kernels refuse."""
+def make_config(encoder: str, args: argparse.Namespace, dropout: bool = True, **sizes: Any) -> Any:
+    """Return the configuration of an encoder; dropout is never in attention, where some kernels refuse it."""
     if args.num_hidden_layers:
         sizes["num_hidden_layers"] = args.num_hidden_layers
     config = AutoConfig.for_model(encoder, **(TINY if args.tiny else sizes))
     config.attention_probs_dropout_prob = config.attention_dropout = 0.0
+    if not dropout:
+        config.hidden_dropout_prob = config.embedding_dropout = config.mlp_dropout = 0.0
     return config
 
 
 @functools.cache
-def make_base(encoder: str, new_entries: int, num_hidden_layers: int | None, tiny: bool) -> Any:
+def make_base(encoder: str, new_entries: int, dropout: bool, num_hidden_layers: int | None, tiny: bool) -> Any:
     """Return the masked LM of an encoder: drawing its weights takes longer than all steps of a row."""
     args = argparse.Namespace(num_hidden_layers=num_hidden_layers, tiny=tiny)
-    config = make_config(encoder, args)
+    config = make_config(encoder, args, dropout)
     config.vocab_size += new_entries
     return AutoModelForMaskedLM.from_config(config)
 
 
 def make_masked_lm(method: str, encoder: str, args: argparse.Namespace) -> Any:
     """Return the masked LM that a method trains."""
-    new_entries = NEW_ENTRIES if method == "adalm" else 0
-    base = copy.deepcopy(make_base(encoder, new_entries, args.num_hidden_layers, args.tiny))
+    new_entries, dropout = NEW_ENTRIES if method == "adalm" else 0, method == REFERENCES["train"]  # as hf-domain mlm
+    base = copy.deepcopy(make_base(encoder, new_entries, dropout, args.num_hidden_layers, args.tiny))
     if method in ("dapt", "adalm"):
         decode_labeled_rows_only(base)
     elif method == "lora":
