@@ -2,6 +2,7 @@
 
 import logging
 import math
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from hf_domain.data.masking import PlacingCollator
 from hf_domain.training.callbacks import MaskRenewal
+from hf_domain.training.dropout import remove_dropout
 from hf_domain.training.recipes import find_decay
 from hf_domain.training.run import save_metrics
 from hf_domain.training.terminal import show_progress
@@ -24,7 +26,7 @@ BLOCKS_TO_COUNT = 10_000  # a million tokens of 128 a block
 
 
 class MaskedLMTrainer(Trainer):
-    """transformers' Trainer with new masks in each epoch, and a held-out loss that depends on model and text alone.
+    """transformers' Trainer without dropout, with new masks in each epoch and a held-out loss of model and text alone.
 
     The stock Trainer averages the means of batches, so a batch with one masked token counts as much as one with a
     hundred, and it multiplies the loss of some models by the number of processes. Here the loss is the sum over the
@@ -33,6 +35,7 @@ class MaskedLMTrainer(Trainer):
 
     Args:
         masking: The collator of data/masking.py or data/causal.py that draws the masks; others may wrap it.
+        dropout: Train with the model's dropout. `backbone_dropout` of a frozen encoder asks for it, too.
         decay_mlm_probability: Share of the tokens to mask while a schedule decays, and in evaluations.
         trunk: A checkpoint whose weights and optimizer this training decays from its first step on.
     """
@@ -41,12 +44,14 @@ class MaskedLMTrainer(Trainer):
         self,
         *args: Any,
         masking: Any,
+        dropout: bool = False,
         decay_mlm_probability: float | None = None,
         trunk: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self.masking, self.decay_mlm_probability, self.trunk = masking, decay_mlm_probability, trunk
+        self.dropout = dropout or getattr(self.model.config, "backbone_dropout", False)  # type: ignore[union-attr]
         self.data_collator = PlacingCollator(self.data_collator, masking)
         if self.args.dataloader_persistent_workers:
             # They would repeat the masks of an epoch, and read the first evaluation's text in every later one.
@@ -56,6 +61,12 @@ class MaskedLMTrainer(Trainer):
             self.args.dataloader_persistent_workers = False
         self.add_callback(MaskRenewal(masking))
         self.add_callback(StepCounter(self))
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, without dropout unless it is asked for."""
+        model: Any = self.model
+        with nullcontext() if self.dropout else remove_dropout(model):
+            return super().train(*args, **kwargs)
 
     def load_trunk(self) -> None:
         """Load the weights of the trunk, unless a killed run resumes."""

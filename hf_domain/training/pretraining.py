@@ -1,7 +1,6 @@
 """Continued masked-LM pre-training: arguments, the model of a method, and the examples of a corpus."""
 
 import logging
-from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from hf_domain.methods.stock_models import autocast_as_trained, match_tokenizer
 from hf_domain.tokenization import VocabularyDelta
 from hf_domain.training.arguments import PretrainerArguments
 from hf_domain.training.callbacks import log_auxiliary_losses
-from hf_domain.training.dropout import remove_dropout
 from hf_domain.training.masked_lm_corpus import CorpusArguments, load_examples, make_collator
 from hf_domain.training.masked_lm_trainer import (
     MaskedLMTrainer,
@@ -151,6 +149,7 @@ def train_masked_lm(
         processing_class=tokenizer,
         data_collator=collator,
         masking=masking,
+        dropout=model_args.dropout,
         decay_mlm_probability=model_args.decay_mlm_probability,
         trunk=model_args.resume_decay_from,
     )
@@ -170,8 +169,7 @@ def train_and_save(trainer: MaskedLMTrainer, model_args: PretrainingArguments, g
     # Push nothing before an adapter is finished: loading the folder would apply it to the weights beside it. The
     # trainer has created the repository by now: one that cannot be created must not cost a training.
     pushes, args.push_to_hub = args.push_to_hub, args.push_to_hub and not method.finish
-    keeps = model_args.dropout or getattr(trainer.model.config, "backbone_dropout", False)
-    with nullcontext() if keeps else remove_dropout(trainer.model), hold_frozen_weights(trainer):
+    with hold_frozen_weights(trainer):
         if args.do_train:
             trainer.load_trunk()
             prepare_start(trainer, model_args)
