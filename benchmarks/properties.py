@@ -5,6 +5,7 @@ r"""What each method is for, beside its cheapest rival: made-up tasks that need 
 
 Properties:
     new_words    the label hangs on words that only the corpus explains: exBERT and AdaLM, beside LoRA
+    early        the same after a third of the training
     forgotten    the label hangs on words that the domain encoder has lost: G-MAP, beside the average of weights
     found        the label is in a passage that BM25 ranks first: RADA, beside the appended passage
     alike        the same, but BM25 ranks five passages equally
@@ -283,6 +284,11 @@ def measure_new_words(args: argparse.Namespace, home: Path, seed: int) -> Iterat
     yield "exBERT from the paper's start", lambda: adapt_and_classify("paper", "exbert", start="paper", **words)
 
 
+def measure_early(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
+    """Yield each row of `measure_new_words` with the function that runs it, for a third of the steps."""
+    return measure_new_words(argparse.Namespace(**vars(args) | {"steps": max(1, args.steps // 3)}), home, seed)
+
+
 def measure_forgotten(args: argparse.Namespace, home: Path, seed: int) -> Iterator[tuple[str, Callable]]:
     """Yield each row with the function that runs it."""
     words, train, test = make_forgotten(AutoTokenizer.from_pretrained(args.encoder), seed)
@@ -468,6 +474,7 @@ def measure_domain_text(args: argparse.Namespace, home: Path, seed: int) -> Iter
 
 PROPERTIES: dict[str, Callable] = {
     "new_words": measure_new_words,
+    "early": measure_early,
     "forgotten": measure_forgotten,
     "found": lambda *args: measure_passages(make_found, *args),
     "alike": lambda *args: measure_passages(make_alike, *args),
@@ -494,6 +501,7 @@ def print_table(lines: Rows) -> None:
 # Properties whose accuracies are drawn, and the colors of their rows; others are without the method and its rival.
 TITLES = {
     "new_words": "new words, whose class only the corpus shows",
+    "early": "the same, after a third of the training",
     "forgotten": "words that the domain encoder has lost",
     "alike": "the answer is in one of five passages that BM25 ranks alike",
     "found": "the answer is in the passage that BM25 ranks first",

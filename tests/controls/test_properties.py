@@ -36,6 +36,12 @@ def test_new_words_learn_what_they_mean(measure):
     assert accuracy["no adaptation"] <= 0.5  # pieces say little
 
 
+def test_exbert_learns_new_words_first(measure):
+    rows = measure("early", "LoRA with new words", "AdaLM", "exBERT")
+    accuracy = {row: measures["accuracy"] for row, measures in rows.items()}
+    assert accuracy["exBERT"] >= max(accuracy["LoRA with new words"], accuracy["AdaLM"]) + 0.1
+
+
 def test_a_memory_is_read(measure):
     """On the mean of three seeds: a single run may be a point above the bar."""
     runs = [measure("forgotten", "domain encoder", "G-MAP", seed=seed) for seed in (1, 2, 3)]
