@@ -8,8 +8,8 @@ On a GPU the sizes are 64 x 128 and 64 x 512 tokens of BERT base, in bfloat16, a
     python benchmarks/steps.py --minutes 6 --compiled --encoders bert modernbert --rows train "fine_tune gmap"
 
 Weights are random, because they change no shape and no computation; each method has its recommended start. Masked LM
-trains without dropout, as the command does, and the stock step with that of the config. A row takes
-turns with the plain step of its kind (`REFERENCES`), so that a busy machine slows both; `ratio` compares the medians.
+trains without dropout, as the command does, and the stock step with that of the config. A row takes turns with the
+plain step of its kind (`REFERENCES`), so that a busy machine slows both; `ratio` compares the medians.
 `processor_ratio` compares processor time, which other work changes less. `share_of_peak` divides the operations of an
 uncompiled step, as torch counts them, by what a large matrix product of the same type reaches on this device. On a GPU
 a profiler adds `gpu_ms` and `kernels`; elsewhere `peak_gib` is measured in a process of its own (Linux). A row that
@@ -124,8 +124,9 @@ def make_base(encoder: str, new_entries: int, dropout: bool, num_hidden_layers: 
 
 def make_masked_lm(method: str, encoder: str, args: argparse.Namespace) -> Any:
     """Return the masked LM that a method trains."""
-    new_entries, dropout = NEW_ENTRIES if method == "adalm" else 0, method == REFERENCES["train"]  # as hf-domain mlm
-    base = copy.deepcopy(make_base(encoder, new_entries, dropout, args.num_hidden_layers, args.tiny))
+    new_entries = NEW_ENTRIES if method == "adalm" else 0
+    has_dropout = method == REFERENCES["train"]  # hf-domain mlm trains without
+    base = copy.deepcopy(make_base(encoder, new_entries, has_dropout, args.num_hidden_layers, args.tiny))
     if method in ("dapt", "adalm"):
         decode_labeled_rows_only(base)
     elif method == "lora":

@@ -32,8 +32,8 @@ def test_a_model_computes_in_training_what_it_computes_in_evaluation(name, monke
     [
         ({}, False),
         ({"dropout": True}, True),
-        ({"method": "varmae"}, False),
-        ({"method": "varmae", "config_overrides": "backbone_dropout=True"}, True),
+        ({"method": "exbert"}, False),
+        ({"method": "exbert", "config_overrides": "backbone_dropout=True"}, True),
     ],
 )
 def test_the_command_trains_without_and_saves_the_rates(options, has_dropout, monkeypatch, tmp_path):
