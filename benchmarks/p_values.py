@@ -16,6 +16,7 @@ of pre-training have the same effect as seeds of fine-tuning.
 
 import argparse
 import json
+from itertools import product
 
 import numpy as np
 
@@ -23,50 +24,34 @@ from hf_domain.comparison import statistics
 from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
 from hf_domain.tasks.scores import ExampleCounts
 
-DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2))
+DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2))  # seeds of pre-training and of fine-tuning
+ROWS = 8
 
 
-class Simulation:
-    """Plans of equal rows on a few tasks.
+def draw_plan(generator: np.random.Generator, sizes: list[int], runs: list[tuple[int, int]], better: float) -> list:
+    """Simulate a plan of equal rows on tasks, and compare the first, better by so many points, with the others.
 
     Args:
         sizes: Sizes of the test sets.
-        pretraining_seeds: Number of pre-training seeds.
-        seeds: Number of fine-tuning seeds.
-        rows: Number of rows of a plan; the first is compared with every other.
+        runs: Seeds of pre-training and fine-tuning of each run.
     """
-
-    def __init__(self, sizes: list[int], pretraining_seeds: int, seeds: int, rows: int):
-        self.sizes, self.rows = sizes, rows
-        self.runs = [(p, s) for p in range(pretraining_seeds) for s in range(seeds)]
-        self.seeds, self.pretraining_seeds = seeds, pretraining_seeds
-        self.visible = find_visible_difference(sizes, seeds, pretraining_seeds, rows - 1, rows)
-
-    def draw(self, generator: np.random.Generator, better: float) -> list[statistics.Difference]:
-        """Simulate a plan whose first row is better by this many points, and compare it with the others."""
-        drawn = self.draw_rows(generator, [better, *[0.0] * (self.rows - 1)])
-        rows = {str(row): draws for row, draws in enumerate(drawn)}
-        return list(compare_rows(rows, [("0", name) for name in rows if name != "0"]).values())
-
-    def draw_rows(self, generator: np.random.Generator, better: list[float]) -> list[dict]:
-        """Simulate the rows of a plan, each better by so many points."""
-        several = self.pretraining_seeds > 1
-        moved = statistics.SEED_DEVIATION * several * generator.normal(size=(self.rows, self.pretraining_seeds))
-        drawn: list[dict] = [{} for _ in range(self.rows)]
-        for task, size in enumerate(self.sizes):
-            scores = {}
-            for row in range(self.rows):
-                suits = np.sqrt(statistics.SHARED_BY_SEEDS / 2) * generator.normal(size=size)
-                scores[row] = {}
-                for pretraining, seed in self.runs:
-                    points = suits + np.sqrt(statistics.OF_ONE_RUN) * generator.normal(size=size)
-                    points += moved[row, pretraining] + better[row]
-                    points += statistics.SEED_DEVIATION * generator.normal()
-                    column = points[:, None] / 100
-                    scores[row][pretraining, seed] = ExampleCounts(column, column, column, "mean")
-            for row, runs in draw_scores(scores, seed=task).items():
-                drawn[row][str(task)] = runs
-        return drawn
+    several = max(runs)[0] > 0
+    moved = statistics.SEED_DEVIATION * several * generator.normal(size=(ROWS, max(runs)[0] + 1))
+    drawn: dict[str, dict] = {str(row): {} for row in range(ROWS)}
+    for task, size in enumerate(sizes):
+        scores = {}
+        for row in range(ROWS):
+            suits = np.sqrt(statistics.SHARED_BY_SEEDS / 2) * generator.normal(size=size)
+            scores[row] = {}
+            for pretraining, seed in runs:
+                points = suits + np.sqrt(statistics.OF_ONE_RUN) * generator.normal(size=size)
+                points += moved[row, pretraining] + better * (row == 0)
+                points += statistics.SEED_DEVIATION * generator.normal()
+                column = points[:, None] / 100
+                scores[row][pretraining, seed] = ExampleCounts(column, column, column, "mean")
+        for row, tested in draw_scores(scores, seed=task).items():
+            drawn[str(row)][str(task)] = tested
+    return list(compare_rows(drawn, [("0", name) for name in drawn if name != "0"]).values())
 
 
 def main() -> None:
@@ -81,19 +66,20 @@ def main() -> None:
     figures = {}
     for pretraining_seeds, seeds in DESIGNS:
         generator = np.random.default_rng(0)
-        simulation = Simulation(args.sizes, pretraining_seeds, seeds, rows=8)
-        equal = [simulation.draw(generator, 0.0) for _ in range(args.trials)]
-        better = [simulation.draw(generator, simulation.visible) for _ in range(args.trials)]
+        runs = [*product(range(pretraining_seeds), range(seeds))]
+        visible = find_visible_difference(args.sizes, seeds, pretraining_seeds, ROWS - 1, ROWS)
+        equal = [draw_plan(generator, args.sizes, runs, 0.0) for _ in range(args.trials)]
+        better = [draw_plan(generator, args.sizes, runs, visible) for _ in range(args.trials)]
         ps, corrected = (np.array([[getattr(d, name) for d in plan] for plan in equal]) for name in ("p", "corrected"))
         covered = [d.low < 0 < d.high for plan in equal for d in plan]
         # One comparison of each plan, corrected as the first of seven: the others depend on the same runs.
         seen = [plan[0].p < 0.05 / len(plan) for plan in better]
         shares = [(ps < 0.05).mean(), np.mean(covered), (ps < 0.05).any(1).mean(), (corrected < 0.05).any(1).mean()]
         cells = [f"{100 * share:.1f} %" for share in shares]
-        cells += [f"{simulation.visible:.1f} points", f"{100 * np.mean(seen):.0f} %"]
+        cells += [f"{visible:.1f} points", f"{100 * np.mean(seen):.0f} %"]
         name = f"{pretraining_seeds} x {seeds}"
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
-        figures[name] = dict(zip(names, [*map(float, shares), simulation.visible, float(np.mean(seen))], strict=True))
+        figures[name] = dict(zip(names, [*map(float, shares), visible, float(np.mean(seen))], strict=True))
     if args.output:
         with open(args.output, "w", encoding="utf-8") as file:
             json.dump(figures, file, indent=2)

@@ -25,8 +25,6 @@ ARGUMENTS = {
     "p_values": "--trials 2 --sizes 30 40",
     "static_rival": "--teacher {encoder} --students {encoder} --task {task} --corpus {corpus} --timed_samples 2",
     "steps": "--tiny",
-    "students": "--teacher {encoder} --students {encoder} --validation_file {heldout} --max_seq_length 8 "
-    "--timed_samples 2",
 }
 
 
