@@ -14,12 +14,12 @@ not trained enough. Noise is that of `benchmarks/p_values.py`.
 
 import argparse
 import json
-from itertools import pairwise
+from itertools import pairwise, product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from p_values import Simulation
+from p_values import draw_plan
 
 from hf_domain.comparison import statistics
 from hf_domain.comparison.decision import list_bets
@@ -41,7 +41,8 @@ def simulate(generator: np.random.Generator) -> tuple[np.ndarray, Any]:
         gains[generator.integers(1, count)] += generator.uniform(*FAR)
     gains[0] = 0.0
     names = ["no_adaptation", "dapt", *(f"row{number}" for number in range(2, count))]
-    draws = dict(zip(names, Simulation(sizes, pretrainings, seeds, count).draw_rows(generator, [*gains]), strict=True))
+    runs = [*product(range(pretrainings), range(seeds))]
+    draws = dict(zip(names, draw_plan(generator, sizes, runs, gains), strict=True))
     if pretrainings == 1:  # another pre-training would move the row, which nothing here shows
         moved = statistics.SEED_DEVIATION / 3 * generator.normal(size=count)
         gains = gains - np.where(np.arange(count) > 0, moved, 0.0)

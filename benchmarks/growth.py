@@ -1,17 +1,15 @@
 """Measure how work on a corpus grows with its size: seconds, memory and disk at three sizes, and what 100 GB take.
 
-    python benchmarks/growth.py --model_name_or_path bert-base-uncased --price_per_hour 0.05 --output growth.json
+    python benchmarks/growth.py --model_name_or_path bert-base-uncased --output growth.json
 
 The text is made up: words of the tokenizer with Zipf's frequencies, so that any size can be had. Seconds are those of
 processor time over all threads and processes. Memory is that of the process at its peak, beyond what it takes to load
 the libraries, without memory-mapped files (RssAnon of Linux). Each measurement has a process of its own.
-A comparison trains almost nothing: its figures are those of plan, processes, files and report. `--price_per_hour` is
-the field for the price of an hour of a core.
+A comparison trains almost nothing: its figures are those of plan, processes, files and report.
 """
 
 import argparse
 import itertools
-import json
 import multiprocessing
 import tempfile
 import threading
@@ -23,11 +21,10 @@ import numpy as np
 import psutil
 from transformers import AutoTokenizer
 
+from hf_domain.safe_io import write_json
+
 MEGABYTE, GIGABYTE = 1e6, 1e9
-# 100 GB; 100 M passages; 1,000 runs
-TARGETS = {"encoding": 100e6, "comparison": 1000} | dict.fromkeys(
-    ("counting", "tokenizing", "streaming", "datastore"), 1e5
-)
+TARGETS = {"encoding": 100e6, "comparison": 1000}  # others: 100 GB
 UNITS = {"encoding": "passages", "comparison": "runs"}
 SENTENCE, DOCUMENT = 20, 200  # words
 
@@ -170,7 +167,7 @@ def measure(stage: str, file: Path, folder: Path, model: str, size: float) -> di
     return {"size": size, "seconds": seconds, "megabytes": memory.stop() - before, "disk_megabytes": disk / MEGABYTE}
 
 
-def fit(runs: list[dict[str, float]], target: float, price: float) -> dict[str, float]:
+def fit(runs: list[dict[str, float]], target: float) -> dict[str, float]:
     """Fit lines through time, memory and disk over size, and follow them to the target size.
 
     Memory grows until buffers are full, so only its line through the two largest sizes is followed.
@@ -182,12 +179,10 @@ def fit(runs: list[dict[str, float]], target: float, price: float) -> dict[str, 
     def follow(values: np.ndarray, last: int = 0) -> float:
         return float(np.polyval(np.polyfit(sizes[-last:], values[-last:], 1), target))
 
-    hours = follow(seconds) / 3600
     return {
         "exponent": float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]),  # 1: twice the size takes twice the time
         "target": target,
-        "core_hours": hours,
-        "price": hours * price,
+        "core_hours": follow(seconds) / 3600,
         "gigabytes_of_memory": max(follow(memory, last=2), memory[-1]) / 1000,
         "gigabytes_of_disk": follow(disk) / 1000,
     }
@@ -200,10 +195,8 @@ def main() -> None:
     parser.add_argument("--passages", type=int, nargs="+", default=[1000, 2000, 4000])
     parser.add_argument("--runs", type=int, nargs="+", default=[4, 8, 16], help="Of a comparison.")
     parser.add_argument("--stages", nargs="+", default=[*STAGES], choices=STAGES)
-    parser.add_argument("--price_per_hour", type=float, default=0.05, help="Of a core, in any currency.")
-    parser.add_argument("--output", help="JSON file.")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file.")
     args = parser.parse_args()
-
     figures: dict[str, dict] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -219,14 +212,9 @@ def main() -> None:
                     inputs = (text, folder / f"{stage}-{size}", args.model_name_or_path, size)
                     runs.append(pool.submit(measure, stage, *inputs).result())
                 print(stage, {key: round(value, 1) for key, value in runs[-1].items()}, flush=True)
-            figures[stage] = {
-                "unit": UNITS.get(stage, "MB"),
-                "runs": runs,
-                **fit(runs, TARGETS[stage], args.price_per_hour),
-            }
+            figures[stage] = {"unit": UNITS.get(stage, "MB"), "runs": runs, **fit(runs, TARGETS.get(stage, 1e5))}
             print(stage, {key: value for key, value in figures[stage].items() if key != "runs"}, flush=True)
-            if args.output:
-                Path(args.output).write_text(json.dumps(figures, indent=2) + "\n")
+            write_json(args.output, figures)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure how often a comparison reports a difference that does not exist, and how large a detectable difference is.
 
-    python benchmarks/p_values.py
+    python benchmarks/p_values.py --output p_values.json
 
 The script simulates comparisons of rows on several tasks, with random effects: the examples on which a row is better in
 all its runs, the examples that a single run gets right, and the effect of a seed of fine-tuning or pre-training on a
@@ -15,50 +15,63 @@ of pre-training have the same effect as seeds of fine-tuning.
 """
 
 import argparse
-import json
+from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from hf_domain.comparison import statistics
 from hf_domain.comparison.statistics import compare_rows, draw_scores, find_visible_difference
+from hf_domain.safe_io import write_json
 from hf_domain.tasks.scores import ExampleCounts
 
 DESIGNS = ((1, 2), (1, 3), (1, 5), (1, 10), (2, 3), (3, 3), (5, 2))  # seeds of pre-training and of fine-tuning
 ROWS = 8
 
 
-def draw_plan(generator: np.random.Generator, sizes: list[int], runs: list[tuple[int, int]], better: float) -> list:
-    """Simulate a plan of equal rows on tasks, and compare the first, better by so many points, with the others.
+def draw_plan(
+    generator: np.random.Generator, sizes: list[int], runs: list[tuple[int, int]], gains: Sequence[float]
+) -> list[dict]:
+    """Simulate the runs of a plan, and return the draws of each row's scores by task.
 
     Args:
         sizes: Sizes of the test sets.
-        runs: Seeds of pre-training and fine-tuning of each run.
+        runs: Seeds of pre-training, from 0 on, and of fine-tuning of each run.
+        gains: Points by which each row is better.
     """
-    several = max(runs)[0] > 0
-    moved = statistics.SEED_DEVIATION * several * generator.normal(size=(ROWS, max(runs)[0] + 1))
-    drawn: dict[str, dict] = {str(row): {} for row in range(ROWS)}
+    pretrainings = max(runs)[0] + 1
+    moved = statistics.SEED_DEVIATION * (pretrainings > 1) * generator.normal(size=(len(gains), pretrainings))
+    drawn: list[dict] = [{} for _ in gains]
     for task, size in enumerate(sizes):
         scores = {}
-        for row in range(ROWS):
+        for row, gain in enumerate(gains):
             suits = np.sqrt(statistics.SHARED_BY_SEEDS / 2) * generator.normal(size=size)
             scores[row] = {}
             for pretraining, seed in runs:
                 points = suits + np.sqrt(statistics.OF_ONE_RUN) * generator.normal(size=size)
-                points += moved[row, pretraining] + better * (row == 0)
-                points += statistics.SEED_DEVIATION * generator.normal()
+                points += moved[row, pretraining] + gain + statistics.SEED_DEVIATION * generator.normal()
                 column = points[:, None] / 100
                 scores[row][pretraining, seed] = ExampleCounts(column, column, column, "mean")
         for row, tested in draw_scores(scores, seed=task).items():
-            drawn[str(row)][str(task)] = tested
-    return list(compare_rows(drawn, [("0", name) for name in drawn if name != "0"]).values())
+            drawn[row][str(task)] = tested
+    return drawn
+
+
+def compare_first(
+    generator: np.random.Generator, sizes: list[int], runs: list[tuple[int, int]], better: float
+) -> list[statistics.Difference]:
+    """Simulate a plan whose first row is better by this many points, and compare it with the others."""
+    drawn = draw_plan(generator, sizes, runs, [better, *[0.0] * (ROWS - 1)])
+    rows = {str(row): draws for row, draws in enumerate(drawn)}
+    return list(compare_rows(rows, [("0", name) for name in rows if name != "0"]).values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=300, help="number of simulated plans for each line")
     parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 1000], help="sizes of the test sets")
-    parser.add_argument("--output", help="file for the figures, as JSON")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file")
     args = parser.parse_args()
     statistics.RESAMPLES = 200  # instead of 2,000: the variance is still exact enough
     names = ["wrong", "covered", "any wrong, before", "any wrong", "visible", "seen"]
@@ -68,8 +81,8 @@ def main() -> None:
         generator = np.random.default_rng(0)
         runs = [*product(range(pretraining_seeds), range(seeds))]
         visible = find_visible_difference(args.sizes, seeds, pretraining_seeds, ROWS - 1, ROWS)
-        equal = [draw_plan(generator, args.sizes, runs, 0.0) for _ in range(args.trials)]
-        better = [draw_plan(generator, args.sizes, runs, visible) for _ in range(args.trials)]
+        equal = [compare_first(generator, args.sizes, runs, 0.0) for _ in range(args.trials)]
+        better = [compare_first(generator, args.sizes, runs, visible) for _ in range(args.trials)]
         ps, corrected = (np.array([[getattr(d, name) for d in plan] for plan in equal]) for name in ("p", "corrected"))
         covered = [d.low < 0 < d.high for plan in equal for d in plan]
         # One comparison of each plan, corrected as the first of seven: the others depend on the same runs.
@@ -80,9 +93,7 @@ def main() -> None:
         name = f"{pretraining_seeds} x {seeds}"
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
         figures[name] = dict(zip(names, [*map(float, shares), visible, float(np.mean(seen))], strict=True))
-    if args.output:
-        with open(args.output, "w", encoding="utf-8") as file:
-            json.dump(figures, file, indent=2)
+    write_json(args.output, figures)
 
 
 if __name__ == "__main__":
