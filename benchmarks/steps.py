@@ -11,10 +11,11 @@ Weights are random, because they change no shape and no computation; each method
 trains without dropout, as the command does, and the stock step with that of the config. A row takes turns with the
 plain step of its kind (`REFERENCES`), so that a busy machine slows both; `ratio` compares the medians.
 `processor_ratio` compares processor time, which other work changes less. `share_of_peak` divides the operations of an
-uncompiled step, as torch counts them, by what a large matrix product of the same type reaches on this device. On a GPU
-a profiler adds `gpu_ms` and `kernels`; elsewhere `peak_gib` is measured in a process of its own (Linux). A row that
-cannot run here, such as one that does not fit into memory, keeps its error. The same command resumes with the rows that
-its file lacks. With `--compiled` all but the reference is compiled, several rows at once before the first is measured.
+uncompiled step, as torch counts them, by what a large matrix product of the same type reaches on this device;
+`kept_mib` is what such a step keeps for its backward pass, beside the weights. A GPU adds `gpu_ms`, `kernels` and
+`peak_gib`. A row that cannot run here, such as one that does not fit into memory, keeps its error. The same command
+resumes with the rows that its file lacks. With `--compiled` all but the reference is compiled, several rows at once
+before the first is measured.
 """
 
 import argparse
@@ -286,24 +287,6 @@ def profile(step: Step) -> dict[str, float]:
     return {"gpu_ms": sum(event.self_device_time_total for event in kernels) / 1000, "kernels": len(kernels)}
 
 
-def measure_memory(step: Step) -> float:
-    """Return the peak of a step in GiB: on a GPU that of all, on a CPU beyond what model and optimizer take."""
-    step()
-    if DEVICE == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        step()
-        return torch.cuda.max_memory_allocated() / 2**30
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = read_status("VmRSS")
-    step()
-    return (read_status("VmHWM") - before) / 2**30
-
-
-def measure_own_memory(row: Row, args: argparse.Namespace) -> float:
-    """Measure the memory of a step in a process of its own."""
-    return measure_memory(make_step(row, args))
-
-
 def compile_row(row: Row, args: argparse.Namespace) -> None:
     """Compile a step in a process beside others; torch's cache on the disk keeps what it made."""
     with suppress(ImportError, RuntimeError):  # an error is kept when the row is measured
@@ -328,12 +311,6 @@ def forget() -> None:
         torch.cuda.empty_cache()
 
 
-def read_status(name: str) -> int:
-    """Return a size of this process from /proc, in bytes."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
-
-
 def measure_peak(dtype: torch.dtype, args: argparse.Namespace) -> float:
     """Return the operations a second that a large matrix product reaches."""
     size = 128 if args.tiny or DEVICE == "cpu" else 8192
@@ -341,26 +318,31 @@ def measure_peak(dtype: torch.dtype, args: argparse.Namespace) -> float:
     return 2 * size**3 / min(time_step(lambda: left @ right)[0] for _ in range(10))
 
 
-def count_operations(row: Row, args: argparse.Namespace) -> int:
-    """Return the operations of an uncompiled step: the counter sees nothing of what torch has compiled."""
-    step = make_step(row, args, can_compile=False)
-    with FlopCounterMode(display=False) as counter:
+def count(row: Row, args: argparse.Namespace) -> tuple[int, dict[str, float]]:
+    """Return the operations of an uncompiled step, and what it keeps: the counter sees nothing of compiled steps."""
+    step, kept = make_step(row, args, can_compile=False), {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor if tensor._base is None else tensor._base, torch.nn.Parameter):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
         step()
-    return counter.get_total_flops()
+    return counter.get_total_flops(), {"kept_mib": sum(kept.values()) / 2**20} if kept else {}
 
 
 def measure(row: Row, peak: float, args: argparse.Namespace) -> dict[str, float]:
     """Return all figures of a row."""
     kind, _, encoder, length = row
-    result: dict[str, float] = {}
-    operations = count_operations(row, args)
+    operations, result = count(row, args)
     forget()
     step = make_step(row, args)
-    if DEVICE == "cuda":
-        result["peak_gib"] = measure_memory(step)  # before there is another model
-    elif Path("/proc/self/clear_refs").exists():
-        with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-            result["peak_gib"] = pool.apply(measure_own_memory, (row, args))
+    if DEVICE == "cuda":  # before there is another model
+        step()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        result["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     result |= take_turns(step, make_step((kind, REFERENCES[kind], encoder, length), args), args.rounds)
     result["tokens_per_second"] = 1000 * args.batch_size * length / result["ms"]
     result["share_of_peak"] = 1000 * operations / result["ms"] / peak

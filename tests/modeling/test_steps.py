@@ -123,6 +123,31 @@ def test_a_step_waits_for_nothing_and_issues_few_operations(family, layers, drop
         assert counts.total() <= most.get(method, 2) * plain.total(), method
 
 
+def weigh_kept_tensors(method):
+    """Bytes that a forward pass keeps for the backward pass, beside the weights."""
+    model, sizes = MASKED_LMS[method]("bert").train(), {}
+    weights = {each.untyped_storage().data_ptr() for each in model.state_dict().values()}
+
+    def keep(tensor):
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+        model(**make_inputs(method, 0))
+    return sum(size for place, size in sizes.items() if place not in weights)
+
+
+def test_varmae_keeps_as_much_for_the_backward_pass_however_deep_the_encoder(monkeypatch):
+    kept = {}
+    for layers in (2, 12):
+        monkeypatch.setitem(SIZES, "num_hidden_layers", layers)
+        kept[layers] = {method: weigh_kept_tensors(method) for method in ("dapt", "lora", "varmae", "varmae_15")}
+    for method in ("varmae", "varmae_15"):
+        assert 0 < kept[2][method] == kept[12][method]
+        for rival in ("dapt", "lora"):  # LoRA's changes are in every layer, so it keeps as much as DAPT
+            assert kept[12][rival] > 5 * kept[2][rival] and kept[12][rival] > 10 * kept[12][method]
+
+
 @pytest.mark.parametrize("places", [False, True])
 @pytest.mark.parametrize("method", MASKED_LMS)
 def test_rows_chosen_without_counting_give_the_same_step(method, places, monkeypatch):
