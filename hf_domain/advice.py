@@ -38,7 +38,7 @@ SAMPLE = 500
 PIECES, MANY_BROKEN = 3, 0.05
 # From this share of unknown pieces on, an encoder cannot read the text.
 UNREADABLE = 0.01
-# VarMAE is for small corpora. More than ten passes over a corpus teach little.
+# VarMAE's paper is about small corpora. More than ten passes over a corpus teach little.
 SMALL, PASSES = 50_000_000, 10
 # TAPT needs some batches of text.
 ENOUGH_TOKENS = 32 * 128 * 4
@@ -333,7 +333,7 @@ def list_rows(facts: Facts, has_general: bool) -> list[Recommendation]:
         (True, "no_adaptation", "the encoder as it is: does adaptation pay at all?"),
         (True, "dapt", "plain continued masked language modeling on the corpus, the row to beat."),
         (voting, "vote", "the nearest training texts vote with a classifier on DAPT's encoder."),
-        (is_small, "varmae", f"the corpus is small, and a step takes {cost} of the time of DAPT's."),
+        (is_small, "varmae", f"the corpus is small, as in its paper, and a step takes {cost} of the time of DAPT's."),
         (text >= ENOUGH_TOKENS, "tapt", "the texts of the tasks are many enough to train on."),
         (is_broken, "adalm", f"{broken} of the words are broken into {PIECES} pieces or more."),
         (has_general, "general_text", "as many steps on general text: what this gains, any training gains."),

@@ -226,6 +226,7 @@ METHODS: dict[str, Method] = {
     ),
     "lora": Method(
         title="DAPT with LoRA",
+        step_cost=0.7,
         paper="Hu et al. 2021, <https://arxiv.org/abs/2106.09685>",
         summary="{base_model}, trained further with masked language modeling on text of its domain by low-rank "
         "changes, which are merged into its weights.",
@@ -242,7 +243,7 @@ METHODS: dict[str, Method] = {
     ),
     "varmae": Method(
         title="VarMAE",
-        step_cost=0.33,
+        step_cost=0.4,
         has_own_loss=True,
         paper="Hu et al. 2022, <https://aclanthology.org/2022.findings-emnlp.468>",
         summary="{base_model} with a context-uncertainty module, trained by variational masked autoencoding on text of "
@@ -273,7 +274,6 @@ METHODS: dict[str, Method] = {
     ),
     "exbert": Method(
         title="exBERT",
-        step_cost=1.07,
         paper="Tai et al. 2020, <https://aclanthology.org/2020.findings-emnlp.129>",
         summary="{base_model} with {extension}, trained with masked language modeling on text of its domain; the "
         "encoder itself was {encoder}.",
