@@ -213,7 +213,8 @@ class GMapConfig(BackboneConfig):
         if (widths[0] != widths[1]) != self.memory_projection:
             raise ValueError(
                 f"memory_projection must be {widths[0] != widths[1]} for a domain encoder {widths[0]} wide and a "
-                f"memory {widths[1]} wide, but is {self.memory_projection}. Leave it out."
+                f"memory {widths[1]} wide, but is {self.memory_projection}. Set "
+                f"memory_projection={widths[0] != widths[1]}."
             )
 
     def plan_memory(self) -> list[tuple[int, list[int]]]:

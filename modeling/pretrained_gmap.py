@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
@@ -60,11 +60,10 @@ def compare_tokenizers(
     return "same" if read_same_ids(*tokenizers) else "own"
 
 
-def fingerprint_weights(model: nn.Module, names: Iterable[str]) -> str:
-    """Return a digest of the parameters and buffers `names` of a model; a VarMAE's buffers are trained, too."""
+def fingerprint_weights(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return a digest of the parameters and buffers of a model; a VarMAE's buffers are trained, too."""
     digest = hashlib.sha256()
-    tensors = model.state_dict()
-    for name in sorted(names):
+    for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -210,23 +209,26 @@ class GMapPreTrainedModel(BackbonePreTrainedModel):
         shapes = {name: parameter.shape for name, parameter in memory.named_parameters()}
         found = {name: parameter.shape for name, parameter in source.named_parameters() if "pooler." not in name}
         is_same = found == shapes and shapes.keys().isdisjoint(info["missing_keys"])
-        if not is_same or (digest and digest != fingerprint_weights(source, memory.state_dict())):
+        weights = source.state_dict()
+        weights = {name: weights[name] for name in memory.state_dict() if name in weights}
+        if not is_same or (digest and digest != fingerprint_weights(weights)):
             raise ValueError(
                 f"{place}, the memory of this checkpoint, must contain the encoder it was built with, but contains "
                 "another one. Restore it, or build the model again with from_backbones."
             )
-        memory.load_state_dict(source.state_dict(), strict=False)
+        memory.load_state_dict(weights, strict=False)
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does, without the memory if `save_memory` is off."""
         if kwargs.get("push_to_hub"):
             check_memory_reference(self.config.to_dict())
         prefix = "memory." if self.base_model is self else f"{self.base_model_prefix}.memory."
-        left_out = set() if self.config.save_memory else {name for name in self.state_dict() if name.startswith(prefix)}
+        # Of the whole model: a memory that trains in bfloat16 has its own weights in no other state dict.
+        weights = {} if self.config.save_memory else self.state_dict()
+        left_out = {name for name in weights if name.startswith(prefix)}
         if left_out:
-            memory = self.get_memory()
-            digest = fingerprint_weights(memory, memory.state_dict())
-            self.config.memory_fingerprint = f"{str(memory.dtype).removeprefix('torch.')}-{digest}"
+            digest = fingerprint_weights({name.removeprefix(prefix): weights[name] for name in left_out})
+            self.config.memory_fingerprint = f"{str(self.get_memory().dtype).removeprefix('torch.')}-{digest}"
         self._keys_to_ignore_on_save = left_out
         super().save_pretrained(*args, **kwargs)
 

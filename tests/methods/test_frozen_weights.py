@@ -6,6 +6,7 @@ from method_models import METHODS, make_exbert, make_gmap, make_varmae
 from tiny_models import make_masked_lm
 from transformers import Trainer, TrainingArguments
 
+from hf_domain import GMapForMaskedLM
 from hf_domain.methods.frozen_weights import hold_frozen_weights
 from hf_domain.methods.lora import add_lora
 from hf_domain.methods.stock_models import decode_labeled_rows_only
@@ -51,3 +52,15 @@ def test_frozen_layers_are_held_in_bfloat16_and_saved_as_they_were(method, tmp_p
     args.bf16 = False
     with hold_frozen_weights(trainer):
         assert all(weights.dtype == torch.float32 for weights in model.parameters())
+
+
+def test_a_checkpoint_refers_to_the_memory_as_it_was_loaded(tmp_path):
+    make_masked_lm("bert").base_model.save_pretrained(tmp_path / "general")
+    model = GMapForMaskedLM.from_backbones(make_masked_lm("bert"), str(tmp_path / "general"), save_memory=False)
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), bf16=True, use_cpu=True, report_to="none"))
+    with hold_frozen_weights(trainer):
+        model.save_pretrained(tmp_path / "held")
+    before, loaded = (
+        each.get_memory().state_dict() for each in (model, GMapForMaskedLM.from_pretrained(tmp_path / "held"))
+    )
+    assert all(torch.equal(loaded[name], weights) for name, weights in before.items())

@@ -193,7 +193,7 @@ def describe_states(model: PreTrainedModel, dataset: Dataset) -> dict[str, Any]:
             "flag out, or use --method gmap with freeze_memory=true."
         )
     base: Any = model.base_model
-    weights = fingerprint_weights(base.memory, base.memory.state_dict())
+    weights = fingerprint_weights(base.memory.state_dict())
     normalized = hasattr(find_encoder(base.backbone), "final_norm")
     return {
         "memory encoder": f"{weights} {digest_config(model.config.memory_config)}",
