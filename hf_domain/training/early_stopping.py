@@ -20,10 +20,11 @@ class LearnedStop(EarlyStoppingCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, model: Any = None, **kwargs: Any) -> None:  # type: ignore[override]
         """Count a check without a better score."""
+        is_over = control.should_training_stop  # after the last step
         super().on_evaluate(args, state, control, metrics, **kwargs)
         explores = model is not None and has_schedule(model)
         if explores or not metrics.get("eval_beats_baseline", True):
-            self.early_stopping_patience_counter, control.should_training_stop = 0, False
+            self.early_stopping_patience_counter, control.should_training_stop = 0, is_over
 
 
 def check_often(args: TrainingArguments) -> None:

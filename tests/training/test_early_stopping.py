@@ -149,6 +149,13 @@ def test_a_model_that_has_not_learned_is_not_stopped():
     assert control.should_training_stop
 
 
+def test_a_model_that_has_not_learned_is_not_trained_beyond_its_last_step():
+    args = TrainingArguments("none", metric_for_best_model="eval_f1", greater_is_better=True)
+    stop, control, state = LearnedStop(2), TrainerControl(should_training_stop=True), TrainerState(best_metric=0.1)
+    stop.on_evaluate(args, state, control, metrics={"eval_f1": 0.1, "eval_beats_baseline": False})
+    assert control.should_training_stop
+
+
 def test_a_model_with_a_schedule_of_its_own_is_trained_to_its_end():
     """RADA explores with noise at first: its scores may rest for half of the training."""
     args = TrainingArguments("none", metric_for_best_model="eval_f1", greater_is_better=True)
