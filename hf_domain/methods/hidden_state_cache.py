@@ -174,7 +174,7 @@ def fill_store(
         kept = dict(find_shards(folder, source, manifest))
         known = {number for ids in kept.values() for number in ids}
         missing = sorted({*wanted} - known)
-        if missing or manifest["shards"] != [*kept]:
+        if missing or manifest["shards"] != [*kept] or not (folder / MANIFEST).is_file():
             names = [*kept, *compute_shards(folder, source, missing, batch_size, executor)]
             content = {"source": source.made_of, "shards": names, "sequences": len(known) + len(missing)}
             write_json(folder / MANIFEST, content)

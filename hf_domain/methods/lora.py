@@ -45,7 +45,7 @@ class LowRankLinear(Linear):
         change = self.lora_A[name](self.lora_dropout[name](rows))
         up: Any = self.lora_B[name]
         output = self.base_layer(rows).addmm(change, up.weight.t(), alpha=self.scaling[name])
-        return output.view(*x.shape[:-1], -1)
+        return output.view(*x.shape[:-1], output.shape[-1])  # -1 is unknown where no row is masked
 
 
 def add_lora(model: PreTrainedModel, delta: VocabularyDelta | None = None, rank: int = 16) -> PeftModel:

@@ -16,6 +16,7 @@ def test_the_layer_computes_what_pefts_layer_computes(dtype):
     layer, states = layers[0], torch.randn(2, 5, 32, dtype=dtype)
     torch.nn.init.normal_(layer.lora_B["default"].weight)
     torch.testing.assert_close(layer(states), Linear.forward(layer, states))
+    assert layer(states[0, :0]).shape == (0, 32)  # no row is masked
     change = layer.lora_B["default"].weight @ layer.lora_A["default"].weight  # times alpha over rank: 2
     expected = layer.base_layer(states).float() + states.float() @ (2 * change).T
     torch.testing.assert_close(

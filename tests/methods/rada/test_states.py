@@ -60,6 +60,10 @@ def make_passages(passages):
     return {"passage_input_ids": rows, "passage_attention_mask": mask.long(), "passage_index": INDEX}
 
 
+def test_no_passage_was_retrieved(tmp_path, tokenizer, passages):
+    assert not len(build(tmp_path / "cache", make_model(), tokenizer, passages, []))
+
+
 @pytest.mark.parametrize("padding_side", ["right", "left"])
 def test_states_are_those_of_the_encoder(tmp_path, tokenizer, passages, padding_side):
     model = make_model().train()
