@@ -142,6 +142,6 @@ def adapt(
             num_tokens=num_tokens,
             call=call,
         )
-    model, tokenizer = trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # it computes as the saved one
     model.name_or_path = str(folder)  # where `predict` and `fine_tune` find its tokenizer and its card
-    return model.eval(), tokenizer  # type: ignore[return-value]
+    return model.eval(), trainer.processing_class  # type: ignore[return-value]

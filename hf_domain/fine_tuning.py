@@ -172,7 +172,7 @@ def fine_tune(
         with use(call, shown):
             passage_args = PassageArguments(datastore, num_passages)
             trainer = run_fine_tuning(kind, model_args, data_args, passage_args, training_args)
-    trained = trainer.accelerator.unwrap_model(trainer.model).eval()
+    trained = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False).eval()
     trained.name_or_path = str(folder)  # where `predict` finds its tokenizer
     used: Any = trainer.processing_class
     return FineTuned(trained, used, read_json(folder / METRICS))

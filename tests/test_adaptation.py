@@ -30,10 +30,11 @@ def read_results(folder):
     return json.loads((folder / "all_results.json").read_text())
 
 
+@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("method", ["dapt", "lora", "varmae", "exbert", "exbert_adapter"])
-def test_the_model_comes_back_and_is_saved(encoder, method, tmp_path):
-    table = pd.DataFrame({"text": SENTENCES * 40})
-    model, tokenizer = hf_domain.adapt(encoder, table, method, output_dir=tmp_path / "adapted", **OPTIONS)
+def test_the_model_comes_back_and_is_saved(encoder, method, bf16, tmp_path):
+    table, options = pd.DataFrame({"text": SENTENCES * 40}), OPTIONS | {"bf16": bf16}
+    model, tokenizer = hf_domain.adapt(encoder, table, method, output_dir=tmp_path / "adapted", **options)
     results = read_results(tmp_path / "adapted")
     assert math.isfinite(results["eval_loss"]) and 0 < results["learning_rate"] <= 3.5e-3
     assert not model.training

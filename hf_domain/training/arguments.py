@@ -5,7 +5,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -432,3 +433,13 @@ def parse_arguments(*classes: Any, description: str | None = None) -> tuple[Any,
         parser.source = arguments[0]
         arguments = [*parser.read_file(arguments[0]), *arguments[1:]]
     return parser.parse_args_into_dataclasses(arguments, look_for_args_file=False)
+
+
+@contextmanager
+def keep_last_batch(args: TrainingArguments) -> Iterator[None]:
+    """Ignore `dataloader_drop_last`, which is for training."""
+    drops, args.dataloader_drop_last = args.dataloader_drop_last, False
+    try:
+        yield
+    finally:
+        args.dataloader_drop_last = drops

@@ -52,6 +52,10 @@ class AuxiliaryLossCallback(TrainerCallback):
             torch.distributed.all_reduce(totals)
         return dict(zip(sums, (totals[:-1] / totals[-1]).tolist(), strict=True))
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forget the passes that prepared the start."""
+        self.flush(training=True)
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add the averages to the logged line and to trainer_state.json."""
         if logs is not None and "loss" in logs:

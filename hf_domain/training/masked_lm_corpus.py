@@ -190,6 +190,8 @@ def mix_examples(examples: Any, others: Any, share: float) -> Any:
         others: Examples of the other text; drawn at random, and repeated if there are too few.
         share: Share of other text in the result, above 0 and below 1.
     """
+    if next(iter(others), None) is None:
+        raise ValueError("--mix must name text that fills a block of --max_seq_length, but fills none. Use more text.")
     if isinstance(examples, IterableDataset):
         return interleave_datasets(
             [examples, others], probabilities=[1 - share, share], seed=0, stopping_strategy="all_exhausted"

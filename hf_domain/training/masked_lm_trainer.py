@@ -2,18 +2,20 @@
 
 import logging
 import math
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import find_executable_batch_size
 from datasets import IterableDataset
 from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from hf_domain.data.masking import PlacingCollator
+from hf_domain.training.arguments import keep_last_batch
 from hf_domain.training.callbacks import MaskRenewal
 from hf_domain.training.dropout import remove_dropout
 from hf_domain.training.recipes import find_decay
@@ -64,9 +66,18 @@ class MaskedLMTrainer(Trainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, without dropout unless it is asked for."""
-        model: Any = self.model
-        with nullcontext() if self.dropout else remove_dropout(model):
+        with self.apply_dropout():
             return super().train(*args, **kwargs)
+
+    def apply_dropout(self) -> AbstractContextManager[None]:
+        """Let the model compute with the dropout that it trains with."""
+        model: Any = self.model
+        return nullcontext() if self.dropout else remove_dropout(model)
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> torch.utils.data.DataLoader:
+        """Return the batches of all examples."""
+        with keep_last_batch(self.args):
+            return super().get_eval_dataloader(*args, **kwargs)
 
     def load_trunk(self) -> None:
         """Load the weights of the trunk, unless a killed run resumes."""
@@ -179,8 +190,9 @@ class HeadFirst(TrainerCallback):
 def start_new_head(trainer: MaskedLMTrainer, num_steps: int | None) -> None:
     """Let a new head start at the frequencies of the training's tokens, and train alone first; see `HeadFirst`."""
     model: Any = trainer.model
-    if not (head := vars(model).get("new_head")) or trainer.train_dataset is None:
+    if not (names := vars(model).get("new_head")) or trainer.train_dataset is None or trainer.trunk is not None:
         return
+    head = [weight for name, weight in model.named_parameters() if name in names]
     trainer.add_callback(HeadFirst(head, num_steps))
     first = "a tenth of the steps" if num_steps is None else f"{num_steps:,} steps"
     logger.info(
@@ -188,7 +200,7 @@ def start_new_head(trainer: MaskedLMTrainer, num_steps: int | None) -> None:
         f"{first} (--head_first_steps)."
     )
     decoder, table = model.get_output_embeddings(), model.get_input_embeddings()
-    if trainer.args.resume_from_checkpoint is not None or trainer.trunk is not None or decoder is None:
+    if trainer.args.resume_from_checkpoint is not None or decoder is None:
         return
     counts = torch.ones(len(decoder.weight), dtype=torch.float64)
     for row in islice(trainer.train_dataset, BLOCKS_TO_COUNT):  # type: ignore[arg-type]
@@ -293,7 +305,14 @@ def evaluate_general(trainer: Trainer, general: Any) -> dict[str, float]:
 def evaluate_masked_lm(trainer: Trainer, general: Any = None) -> None:
     """Evaluate, and save the metrics with the perplexity of masked tokens, and the loss on general text if given."""
     show_progress(trainer)
-    metrics = trainer.evaluate()
+    args = trainer.args
+
+    def evaluate(batch_size: int) -> dict[str, float]:
+        args.per_device_eval_batch_size = batch_size
+        return trainer.evaluate() | evaluate_general(trainer, general)
+
+    size = args.per_device_eval_batch_size
+    # In smaller batches if memory is short: else the training would run again. Other processes would wait for this one.
+    metrics = find_executable_batch_size(evaluate, size)() if args.world_size == 1 else evaluate(size)
     metrics["perplexity"] = math.exp(metrics["eval_loss"])
-    metrics |= evaluate_general(trainer, general)
     save_metrics(trainer, "eval", metrics, trainer.eval_dataset)

@@ -27,6 +27,7 @@ def fit_to_memory(train: Callable[[TrainingArguments], Trained], args: TrainingA
     """
     args.auto_find_batch_size = False
     while True:
+        before = find_checkpoint(str(args.output_dir))
         try:
             return train(copy.copy(args))
         except RuntimeError as error:
@@ -38,7 +39,8 @@ def fit_to_memory(train: Callable[[TrainingArguments], Trained], args: TrainingA
         args.per_device_train_batch_size = batch // parts
         args.gradient_accumulation_steps *= parts
         args.per_device_eval_batch_size = max(1, args.per_device_eval_batch_size // 2)
-        args.resume_from_checkpoint = find_checkpoint(str(args.output_dir)) or args.resume_from_checkpoint
+        if (newest := find_checkpoint(str(args.output_dir))) != before:  # else the run's own choice stays
+            args.resume_from_checkpoint = newest
         logger.warning(
             f"The memory does not hold batches of {batch}. Training starts again with batches of {batch // parts} and "
             f"--gradient_accumulation_steps {args.gradient_accumulation_steps}: as many examples a step as before."

@@ -13,7 +13,6 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainingArguments,
 )
 
@@ -118,7 +117,8 @@ def train_masked_lm(
     model = load_masked_lm(model_args, tokenizer, delta)
     fit_training(model, tokenizer, model_args, data_args, training_args)
     if num_tokens is not None:
-        tokens = training_args.train_batch_size * training_args.gradient_accumulation_steps * data_args.max_seq_length
+        batch = training_args.train_batch_size * training_args.world_size
+        tokens = batch * training_args.gradient_accumulation_steps * data_args.max_seq_length
         training_args.max_steps = max(1, num_tokens // tokens)
     if passage_args.num_passages is None:
         passage_args.num_passages = PASSAGES_OF_A_BLOCK
@@ -304,9 +304,8 @@ def load_weights(args: PretrainingArguments, config: Any) -> PreTrainedModel:
 def mark_new_head(model: PreTrainedModel, missing: set[str]) -> set[str]:
     """Note the weights of a head that a checkpoint lacks, as those of sentence embeddings do; return their names."""
     head = {name for name in missing if not name.startswith(f"{model.base_model_prefix}.")}
-    weights = [weight for name, weight in model.named_parameters() if name in head]
-    if any(weight.dim() > 1 for weight in weights):  # a lone bias is no head
-        model.__dict__["new_head"] = weights
+    if any(weight.dim() > 1 for name, weight in model.named_parameters() if name in head):  # a lone bias is no head
+        model.__dict__["new_head"] = head  # not the weights: new words make others of them
         return head
     return set()
 
@@ -325,7 +324,7 @@ def load_own_tokenizer(args: PretrainingArguments) -> PreTrainedTokenizerBase | 
         return None
 
 
-def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
+def prepare_start(trainer: MaskedLMTrainer, args: PretrainingArguments) -> None:
     """Prepare the recommended start of a new model on training text, before the first step.
 
     A checkpoint of the method and a resumed run are already prepared.
@@ -345,5 +344,5 @@ def prepare_start(trainer: Trainer, args: PretrainingArguments) -> None:
     batches = (trainer.data_collator(rows[first : first + size]) for first in range(0, len(rows), size))
     devices = [model.device] if model.device.type == "cuda" else []
     # A resumed run skips this step, so it must not change the random state of training.
-    with torch.random.fork_rng(devices), autocast_as_trained(train_args):
+    with torch.random.fork_rng(devices), autocast_as_trained(train_args), trainer.apply_dropout():
         method.prepare(model, ({name: value.to(model.device) for name, value in batch.items()} for batch in batches))

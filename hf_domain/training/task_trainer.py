@@ -25,7 +25,7 @@ from hf_domain.tasks.classification import find_vote
 from hf_domain.tasks.heads import choose_start, list_head_weights, start_head
 from hf_domain.tasks.kind import DataArguments
 from hf_domain.tasks.vote import NearestVote
-from hf_domain.training.arguments import FineTuningArguments, ModelArguments, check_work
+from hf_domain.training.arguments import FineTuningArguments, ModelArguments, check_work, keep_last_batch
 from hf_domain.training.callbacks import has_schedule
 from hf_domain.training.method_rate import choose_method_rate
 from hf_domain.training.overrides import load_config
@@ -136,16 +136,6 @@ class FineTuningTrainer(Trainer):
 
     def _get_eval_sampler(self, eval_dataset: Any) -> torch.utils.data.Sampler | None:
         return None if eval_dataset is None else torch.utils.data.SequentialSampler(eval_dataset)
-
-
-@contextmanager
-def keep_last_batch(args: TrainingArguments) -> Iterator[None]:
-    """Ignore `dataloader_drop_last`, which is for training."""
-    drops, args.dataloader_drop_last = args.dataloader_drop_last, False
-    try:
-        yield
-    finally:
-        args.dataloader_drop_last = drops
 
 
 def load_splits(

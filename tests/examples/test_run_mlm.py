@@ -287,8 +287,11 @@ def test_share_of_the_replay():
     assert sorted(mixed)[:90] == [*range(90)]
     assert len(mixed) == 100 and {*sorted(mixed)[90:]} == {100, 101, 102}  # too few of them are repeated
     assert {*mixed[:50]} & {100, 101, 102}  # `--max_train_samples` keeps the first
-    stream = mix_examples(examples.to_iterable_dataset(), others.to_iterable_dataset(), 0.1)
-    assert {*range(90)} <= {row["number"] for row in stream}
+    streams = [each.to_iterable_dataset() for each in (examples, others)]
+    assert {*range(90)} <= {row["number"] for row in mix_examples(*streams, 0.1)}
+    for each, none in ((examples, others.select([])), (streams[0], streams[1].filter(lambda row: False))):
+        with pytest.raises(ValueError, match="--mix must name text that fills a block"):
+            mix_examples(each, none, 0.1)
 
 
 @pytest.mark.parametrize("options", [{}, {"streaming": True, "do_eval": None}])

@@ -33,6 +33,7 @@ def test_a_model_computes_in_training_what_it_computes_in_evaluation(name, monke
         ({}, False),
         ({"dropout": True}, True),
         ({"method": "exbert"}, False),
+        ({"method": "varmae", "config_overrides": "freeze_backbone=False"}, False),  # its statistics have none either
         ({"method": "exbert", "config_overrides": "backbone_dropout=True"}, True),
     ],
 )

@@ -8,11 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from script_runs import run_script, save_tiny_bert
+from tiny_models import make_config
 from tiny_tokenizers import SENTENCES
-from transformers import AutoModelForMaskedLM, BertModel
+from transformers import AutoModelForMaskedLM, BertForMaskedLM, BertModel
 
 import hf_domain
 from hf_domain.examples import run_mlm
+from hf_domain.training.masked_lm_trainer import start_new_head
+from hf_domain.training.pretraining import mark_new_head
 from hf_domain.training.sentence_modules import keep_sentence_modules
 
 MODULES = [
@@ -63,6 +66,27 @@ def test_only_the_head_trains_first(run, encoder, tmp_path, options, alone, capl
     name = "cls.predictions.transform.dense.weight"
     assert not torch.equal(heads[0][name], heads[1][name])
     assert caplog.text.count("has no masked-LM head") == 1 and "must have all weights" not in caplog.text
+
+
+def test_the_decay_of_a_trunk_trains_the_encoder_from_its_first_step(run, tmp_path):
+    run("trunk", max_steps=4, lr_scheduler_type="constant")
+    run("decay", max_steps=4, resume_decay_from=tmp_path / "trunk" / "checkpoint-4", head_first_steps=4)
+    trunk, decay = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("trunk/checkpoint-4", "decay/checkpoint-1")
+    )
+    assert any(not torch.equal(trunk[name], decay[name]) for name in trunk if name.startswith("bert."))
+
+
+def test_a_head_of_its_own_rows_trains_first_with_those_of_new_words():
+    model = BertForMaskedLM(make_config("bert", tie_word_embeddings=False))
+    mark_new_head(model, {name for name, _ in model.named_parameters() if name.startswith("cls.")})
+    model.resize_token_embeddings(model.config.vocab_size + 3)
+    added = []
+    trainer = SimpleNamespace(model=model, train_dataset=[], trunk=None, add_callback=added.append)
+    trainer.args = SimpleNamespace(resume_from_checkpoint="checkpoint-1")
+    start_new_head(trainer, None)
+    decoder = model.get_output_embeddings()
+    assert {id(decoder.weight), id(decoder.bias)} <= added[0].head
 
 
 def test_the_head_starts_at_the_frequencies_of_the_tokens(encoder, tmp_path):

@@ -1,13 +1,15 @@
 """Batches that fit into the memory of a device, whose errors are made up here."""
 
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
-from script_runs import call_main, save_tiny_bert
+from script_runs import call_main, run_script, save_tiny_bert
 from tiny_tokenizers import SENTENCES
 
 import hf_domain
-from hf_domain.examples import run_distill
+from hf_domain.examples import run_distill, run_mlm
 from hf_domain.training.masked_lm_trainer import MaskedLMTrainer
 
 OPTIONS = {"max_seq_length": 16, "num_tokens": 16 * 8 * 4, "learning_rate": 1e-2, "use_cpu": True, "disable_tqdm": True}
@@ -59,6 +61,45 @@ def test_smaller_batches_begin_at_the_newest_checkpoint(encoder, tmp_path, memor
     options = OPTIONS | {"batch_size": 8, "save_strategy": "steps", "save_steps": 2}
     hf_domain.adapt(encoder, SENTENCES * 40, output_dir=tmp_path / "adapted", **options)
     assert started == [None, "2"]
+
+
+def test_smaller_batches_begin_where_the_run_was_told_to(encoder, tmp_path, memory, monkeypatch):
+    """Not at a newer checkpoint that the run left aside."""
+    (tmp_path / "corpus.txt").write_text("\n".join(SENTENCES * 40), encoding="utf-8")
+    flags = {"model_name_or_path": encoder, "train_file": tmp_path / "corpus.txt", "do_train": True, "max_steps": 4}
+    flags |= {"max_seq_length": 16, "save_strategy": "steps", "save_steps": 1}
+    run_script(run_mlm.main, monkeypatch, tmp_path / "adapted", **flags)
+    started, train = [], MaskedLMTrainer.train
+
+    def note(trainer, resume_from_checkpoint=None, **options):
+        started.append(resume_from_checkpoint and resume_from_checkpoint.rpartition("-")[2])
+        memory["examples"] = 4
+        return train(trainer, resume_from_checkpoint=resume_from_checkpoint, **options)
+
+    monkeypatch.setattr(MaskedLMTrainer, "train", note)
+    flags["resume_from_checkpoint"] = tmp_path / "adapted" / "checkpoint-1"
+    run_script(run_mlm.main, monkeypatch, tmp_path / "adapted", **flags)
+    assert len(started) > 1 and {*started} == {"1"}
+
+
+def test_an_evaluation_takes_smaller_batches_without_another_training(encoder, tmp_path, monkeypatch):
+    step, trainings, train = MaskedLMTrainer.prediction_step, [], MaskedLMTrainer.train
+
+    def predict(trainer, model, inputs, *args, **kwargs):
+        if trainings and len(inputs["input_ids"]) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return step(trainer, model, inputs, *args, **kwargs)
+
+    def note(trainer, *args, **kwargs):
+        result = train(trainer, *args, **kwargs)
+        trainings.append(result)
+        return result
+
+    monkeypatch.setattr(MaskedLMTrainer, "prediction_step", predict)
+    monkeypatch.setattr(MaskedLMTrainer, "train", note)
+    hf_domain.adapt(encoder, SENTENCES * 40, output_dir=tmp_path / "adapted", batch_size=8, **OPTIONS)
+    assert len(trainings) == 1
+    assert json.loads((tmp_path / "adapted" / "all_results.json").read_text())["eval_loss"] > 0
 
 
 def test_no_batch_is_left_to_halve(encoder, tmp_path, memory, caplog):

@@ -37,14 +37,24 @@ def make_rows(lengths):
     return [{"input_ids": row, "word_ids": [None, *range(len(row) - 2), None]} for row in rows]
 
 
-def evaluate(model, masking, rows, folder, batch_size, collator=None):
+def evaluate(model, masking, rows, folder, batch_size, collator=None, **options):
     args = TrainingArguments(
         folder,
         per_device_eval_batch_size=batch_size,
+        **options,
         **{"use_cpu": True, "report_to": "none", "disable_tqdm": True, "remove_unused_columns": False},
     )
     trainer = MaskedLMTrainer(model, args, collator or masking, eval_dataset=rows, masking=masking)
     return trainer.evaluate()["eval_loss"], evaluate_general(trainer, rows)["general_loss"]
+
+
+def test_the_last_held_out_batch_is_dropped_in_training_alone(tmp_path):
+    masking, rows = DataCollatorForTokenMask(make_bert_tokenizer()), make_rows(LENGTHS)
+    model, rows = make_masked_lm("bert"), [{"input_ids": row["input_ids"]} for row in rows]
+    whole, dropping = (
+        evaluate(model, masking, rows, tmp_path, 8, dataloader_drop_last=drops) for drops in (False, True)
+    )
+    assert whole == dropping
 
 
 @pytest.mark.parametrize("method", MODELS)

@@ -168,6 +168,13 @@ def test_auxiliary_losses_of_all_processes_count(monkeypatch):
     assert callback.flush(training=False) == {}
 
 
+def test_auxiliary_losses_of_the_preparation_do_not_count():
+    callback = AuxiliaryLossCallback()
+    callback.sums[True], callback.examples[True] = {"kl": torch.tensor(6.0)}, 2
+    callback.on_train_begin(None, None, None)
+    assert callback.flush(training=True) == {} and callback.examples[True] == 0
+
+
 def test_pushed_folder_holds_the_code(tmp_path):
     model = VarMAEForMaskedLM.from_backbone(make_masked_lm("bert"))
     arguments = TrainingArguments(str(tmp_path), use_cpu=True)
