@@ -1,6 +1,7 @@
 """Adapt an encoder to a domain from Python, as `hf-domain mlm` does from the command line."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,7 +134,7 @@ def adapt(
         **options,
     )
     start_run(training_args)
-    with lock_folder(folder):
+    with lock_folder(folder) if training_args.process_index == 0 else nullcontext():
         trainer = pretrain(
             *(model_args, data_args, passage_args, training_args),
             corpus=corpus,

@@ -135,6 +135,11 @@ def fine_tune(
         **options,
     )
     start_run(training_args)
+    if training_args.world_size > 1:  # each would write the task's files and the model it was given
+        raise ValueError(
+            f"fine_tune must run in one process, but this is one of {training_args.world_size}. Start it without "
+            "torchrun, or start the script of the task with it, such as examples/run_classification.py."
+        )
     with (
         lock_folder(folder),
         drop_rows(folder),

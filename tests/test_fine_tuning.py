@@ -13,6 +13,7 @@ import hf_domain
 from hf_domain.examples import run_classification
 from hf_domain.tasks.labels import draw_validation
 from hf_domain.tasks.question_answering import draw_contexts
+from hf_domain.training.arguments import FineTunerArguments
 
 WORDS = {"biology": ["cell", "gene"], "law": ["court", "judge"], "finance": ["stock", "price"]}
 VOCABULARY = " ".join(itertools.chain(*WORDS.values()))
@@ -142,6 +143,13 @@ def test_errors_name_arguments_of_python(encoder, tmp_path):
         with pytest.raises(ValueError, match=message) as caught:
             hf_domain.fine_tune(encoder, {"train": rows}, **given, **options)
         assert "--" not in str(caught.value) and "command" not in str(caught.value)
+
+
+def test_it_runs_in_one_process(encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(FineTunerArguments, "world_size", 2)
+    with pytest.raises(ValueError, match="must run in one process, but this is one of 2"):
+        hf_domain.fine_tune(encoder, make_rows(), output_dir=tmp_path / "task", **QUICK)
+    assert not (tmp_path / "task").exists()
 
 
 def test_the_default_length_is_at_most_that_of_the_encoder(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ two processes has half of them.
 
 import functools
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from transformers import AutoTokenizer
 from two_processes import run_two
 from without_noise import remove_noise
 
+import hf_domain
 from hf_domain.datastore import build_datastore
 from hf_domain.examples import run_classification, run_distill, run_mlm, run_ner, run_qa
 from hf_domain.methods.lora import add_lora
@@ -261,6 +263,22 @@ def test_question_answering(method, fine_tune):
     check_equal(one, two, 4)
     check_equal_losses(one, two, "eval_loss", "predict_loss")
     assert (two / "predict_predictions.json").read_text() == (one / "predict_predictions.json").read_text()
+
+
+def adapt_in_this_process():
+    encoder, folder = sys.argv[1:]
+    options = {"batch_size": 4, "max_seq_length": 16, "ddp_backend": "gloo", "use_cpu": True, "disable_tqdm": True}
+    model, _ = hf_domain.adapt(encoder, SENTENCES * 40, output_dir=folder, num_tokens=16 * 8 * 3, **options)
+    print(f"weights {sum(weights.double().sum().item() for weights in model.parameters())}")
+
+
+@pytest.mark.distributed
+def test_the_function_trains_on_as_many_tokens(encoder, tmp_path):
+    printed = run_two(adapt_in_this_process, [str(encoder), str(tmp_path / "adapted")], tmp_path)
+    results = json.loads((tmp_path / "adapted" / "all_results.json").read_text())
+    assert results["num_input_tokens_seen"] == 16 * 8 * 3
+    first, second = re.findall("weights (.*)", printed)
+    assert first == second
 
 
 @pytest.mark.distributed
