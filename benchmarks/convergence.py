@@ -14,7 +14,7 @@ from pathlib import Path
 
 import hf_domain
 from hf_domain.data.files import SPLITS, load_table
-from hf_domain.tasks.files import PLAN_KINDS, find_kind
+from hf_domain.tasks.files import PLAN_KINDS, find_plan_kind
 
 COMMON = {"batch_size": 16, "seed": 1, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
 SETTINGS = {"three epochs": {"num_train_epochs": 3}, "default": {}}
@@ -27,7 +27,7 @@ def fine_tune(args: argparse.Namespace, folder: Path, options: dict) -> dict:
     own = {**COMMON, **options, "max_seq_length": args.max_seq_length, "bf16": args.bf16, "use_cpu": args.use_cpu}
     if "num_train_epochs" not in own:  # checkpoints keep the best weights
         del own["save_strategy"]
-    metric = PLAN_KINDS[find_kind("train.jsonl", folder)].metrics[0]
+    metric = PLAN_KINDS[find_plan_kind("train.jsonl", folder)].plan_metrics[0]
     splits = {split: load_table(str(folder / f"{split}.jsonl")) for split in SPLITS}
     splits["train"] = splits["train"].take(min(args.max_train_samples, len(splits["train"])))
     started = time.process_time()

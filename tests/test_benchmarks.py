@@ -1,6 +1,8 @@
 """Every script of benchmarks/ runs at its smallest size: one that nothing runs goes stale, and its figures with it."""
 
+import ast
 import gzip
+import importlib
 import json
 import os
 import subprocess
@@ -30,6 +32,16 @@ ARGUMENTS = {
 
 def test_every_benchmark_is_run():
     assert {file.stem for file in (ROOT / "benchmarks").glob("*.py")} == ARGUMENTS.keys() | {"converged", "properties"}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda file: file.stem)
+def test_what_a_benchmark_imports_exists(file):
+    """`make test` does not run them, so a name that moved would be missed until somebody measures."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "hf_domain":
+            module = importlib.import_module(node.module)
+            missing = [each.name for each in node.names if not hasattr(module, each.name)]
+            assert not missing, f"{node.module} has no {', '.join(missing)}"
 
 
 @pytest.fixture
